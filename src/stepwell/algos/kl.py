@@ -11,8 +11,8 @@ In the reward (`kl_in="reward"`) the estimate becomes k = −β·estimate per to
 `Timeline.token_rewards`. In the loss (`kl_in="loss"`) β·mean estimate is added to it. The mean of
 k1's gradient is 0, so k1 belongs in the reward.
 
-`estimate` takes log-probabilities per action token, `full` logits per action token and word; both
-give one number per action token, which is all the rest of this module sees.
+k1, k2 and k3 take log-probabilities per action token, `full` takes logits per action token and word. All
+give one number per action token, and the rest of this module uses only that.
 """
 
 from __future__ import annotations

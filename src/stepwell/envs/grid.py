@@ -44,8 +44,8 @@ def put_symbol(board: str, num_columns: int, place: int, symbol: str) -> str:
 def describe_relation(cell: Cell, other: Cell) -> str:
     """Where `cell` lies as seen from `other`, as words that go before its name.
 
-    >>> relation((0, 1), (2, 1)), relation((3, 0), (2, 1)), relation((2, 1), (2, 1))
-    ('directly above', 'below and left of', 'at the same place as')
+    >>> [describe_relation(place, (2, 1)) for place in ((0, 1), (3, 0), (2, 1))]
+    ['directly above', 'below and left of', 'at the same place as']
     """
     rows, columns = cell[0] - other[0], cell[1] - other[1]
     vertical = "above" if rows < 0 else "below" if rows > 0 else ""

@@ -187,7 +187,7 @@ class GymnasiumEnv(Env):
 def write_observation(value: Any, decimals: int = 3) -> str:
     """An observation as short readable text.
 
-    >>> print(as_text({"speed": np.array([0.12345, -2.0]), "gear": np.int64(3)}, decimals=2))
+    >>> print(write_observation({"speed": np.array([0.12345, -2.0]), "gear": np.int64(3)}, decimals=2))
     speed: [0.12, -2.0]
     gear: 3
     """

@@ -104,7 +104,7 @@ def read_tracks(updates: Sequence[Any]) -> dict[str, Track]:
 def thin_track(track: Track, most: int = MAX_POINTS) -> Track:
     """At most so many points: means of neighbours, at the last update of each.
 
-    >>> thinned([(1, 0.0), (2, 1.0), (3, 2.0), (4, 4.0)], 2)
+    >>> thin_track([(1, 0.0), (2, 1.0), (3, 2.0), (4, 4.0)], 2)
     [(2, 0.5), (4, 3.0)]
     """
     pieces = np.array_split(np.arange(len(track)), min(most, len(track)))

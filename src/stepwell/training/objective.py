@@ -193,7 +193,7 @@ _METRIC_NAMES = {
 
 
 def _rename_metrics(metrics: Metrics, *, keep_all: bool) -> Metrics:
-    """The loss's metrics under the names of a run; a loss of one's own has all of them, behind `loss/`."""
+    """The loss's metrics under the names of a run; a user's own loss has all of them, after `loss/`."""
     known = {_METRIC_NAMES[name]: x for name, x in metrics.items() if name in _METRIC_NAMES}
     own = {f"loss/{name}": x.detach() for name, x in metrics.items() if name not in _METRIC_NAMES}
     return known | own if keep_all else known

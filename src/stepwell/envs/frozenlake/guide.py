@@ -1,6 +1,6 @@
-"""What agents are told about the lake, and one example turn in each state form.
+"""The guide of the lake for agents, and one example turn in each state form.
 
-The example is played on a real small board, so that its words are true whatever the settings.
+The example is played on a real small board, so its texts are true under all settings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SYMBOLS = "_ ice, O hole, G goal, P player, X player in a hole, * player on the 
 
 
 def write_guide(options: FrozenLakeOptions) -> str:
-    """Goal, symbols and rules, as they are under these options."""
+    """Goal, symbols and rules under these options."""
     lines = ["You are the player on a frozen lake. Walk to the goal and stay out of the holes."]
     if options.observation != "text":
         lines.append("A picture shows the board from above: pale ice, dark holes, a flag at the goal.")
@@ -32,7 +32,7 @@ def write_guide(options: FrozenLakeOptions) -> str:
 
 
 def make_examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
-    """One turn on a 3 x 3 board, told in every form, with as many moves as a turn allows."""
+    """One turn on a 3 x 3 board in every form, with as many moves as a turn allows."""
     lake = Lake.from_rows(["___", "O__", "___"], start=(2, 0), goal=(1, 1))
     way = ("Right", "Up")[: actions.max_per_turn]
     place = lake.start

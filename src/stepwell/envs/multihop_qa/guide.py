@@ -1,6 +1,6 @@
-"""What agents are told of multi-hop QA, the tools they have, and one example turn.
+"""The guide of multi-hop QA for agents, their tools, and one example turn.
 
-The example is about a capital, and no question starts from one: it is true, but is no task.
+The example is about a capital. No question starts from one, so it is true but not a task.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ EXAMPLE_PLAN = ("Oslo", "Norway (country)")
 
 
 def make_action_space(options: MultihopOptions) -> ActionSpace:
-    """Searches, as many in a turn as are allowed, or the answer."""
+    """Searches, up to the limit of a turn, or the answer."""
     return ActionSpace(tools=(SEARCH, ANSWER), max_per_turn=options.max_searches, answer=ANSWER.name)
 
 
 def write_guide(options: MultihopOptions) -> str:
-    """The goal and the rules, as they are under these options."""
+    """Goal and rules under these options."""
     if options.is_tiny:
         number = "size" if options.domain == "in" else "price"
         return (
@@ -59,7 +59,7 @@ def write_guide(options: MultihopOptions) -> str:
 
 
 def make_examples() -> dict[StateForm, ExampleTurn]:
-    """The first turn of a question that takes two searches, one after the other."""
+    """The first turn of a question that needs two searches, one after the other."""
     before, after = (write_state(EXAMPLE_QUESTION, EXAMPLE_PLAN, EXAMPLE_PLAN[:n], None) for n in (0, 1))
     reasoning = "I must first know the country that Oslo is in, so I search for the city."
     call = ToolCall(SEARCH.name, {"query": "Oslo"}).text

@@ -1,1 +1,1 @@
-"""Navigation: walk through a room, seen by one's own eyes, to the thing an instruction means."""
+"""Navigation: walk through a room, in first-person view, to the thing that an instruction means."""

@@ -1,6 +1,6 @@
-"""What agents are told about walking through a room, and one example turn in each state form.
+"""The guide of navigation for agents, and one example turn in each state form.
 
-The example is played in a real small room, so that its words are true whatever the settings.
+The example is played in a real small room, so its texts are true under all settings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stepwell.envs.navigation.things import BY_NAME
 
 
 def write_guide(options: NavigationOptions) -> str:
-    """Goal, actions and points, as they are under these options."""
+    """Goal, actions and rewards under these options."""
     lines = ["You are a robot in a room. Walk to the thing that the instruction means."]
     if options.observation != "text":
         lines.append("A picture shows what you see; straight ahead is in its middle.")
@@ -34,7 +34,7 @@ def write_guide(options: NavigationOptions) -> str:
 
 
 def make_examples(actions: ActionSpace, options: NavigationOptions) -> dict[StateForm, ExampleTurn]:
-    """One turn in a room with two things, told in both forms, with as many moves as a turn allows."""
+    """One turn in a room with two things in both forms, with as many moves as a turn allows."""
     step = options.step_length
     things = (
         Thing(BY_NAME["sofa"], 10 * step, 16 * step, 2, "red"),

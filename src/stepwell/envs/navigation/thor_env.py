@@ -1,13 +1,13 @@
 """Navigation in AI2-THOR's houses: the same actions, instructions, rewards and words in another simulator.
 
 Opened by its import path, `stepwell.envs.navigation.thor_env:ThorNavigation`. Written against AI2-THOR's
-published interface (`Controller`, `reset`, `step`, `last_event.metadata`) and tried against a stand-in of it,
-never against the package itself, whose simulator could not be downloaded where this was written.
+published interface (`Controller`, `reset`, `step`, `last_event.metadata`) and tested with a stand-in,
+never with the package itself, whose simulator could not be downloaded where this was written.
 
-A task is a scene and a number, from which a free start and a target are drawn that lie in it; or a scene with
-a `target` (an object type), a `position` and a `rotation` of one's own, and an instruction. Distances are
-over the floor, from the agent to the object's position. What is in view is what THOR calls visible. There
-is no oracle.
+A task is a scene and a number, from which a free start and a target in the scene are drawn. Or it is a scene
+with a given `target` (an object type), `position`, `rotation` and instruction. Distances are measured on the
+floor, from the agent to the object's position. An object is in view if THOR calls it visible. There is no
+oracle.
 """
 
 from __future__ import annotations

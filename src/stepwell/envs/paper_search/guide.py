@@ -1,6 +1,6 @@
-"""What agents are told about paper search: goal, tools and points under the options, and a first turn.
+"""The guide of paper search for agents: goal, tools and rewards under the options, and a first turn.
 
-The example asks for what no generated paper is about.
+No generated paper is about the request of the example.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def make_tools(options: PaperSearchOptions, limits: PaperLimits) -> tuple[ToolSc
 
 
 def name_paper_argument(limits: PaperLimits) -> str:
-    """What `expand` calls the paper it is given."""
+    """The name of the paper argument of `expand`."""
     return "id" if limits.is_short else "paper_id"
 
 
 def write_guide(options: PaperSearchOptions, limits: PaperLimits) -> str:
-    """Goal, rules and points."""
+    """Goal, rules and rewards."""
     if limits.is_short:
         return (
             "Collect the papers about all words of the need, or about words that mean the same. "

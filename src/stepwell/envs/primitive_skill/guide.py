@@ -1,4 +1,4 @@
-"""What agents are told about the table, and one example turn in each state form."""
+"""The guide of the table for agents, and one example turn in each state form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepwell.envs.primitive_skill.text import write_forms
 
 
 def write_guide(options: PrimitiveSkillOptions) -> str:
-    """Goal, primitives, axes and points, as they are under these options."""
+    """Goal, primitives, axes and rewards under these options."""
     limits = ", ".join(f"{axis} from {low} to {high}" for axis, (low, high) in REACH.items())
     shown = {
         "text": "You are told where everything is.",
@@ -35,7 +35,7 @@ def write_guide(options: PrimitiveSkillOptions) -> str:
 
 
 def make_examples(options: PrimitiveSkillOptions) -> dict[StateForm, ExampleTurn]:
-    """The first turn of a stack; the structured form first, which suits this environment best."""
+    """The first turn of a stack; the structured form comes first, because it suits this environment best."""
     before: dict[str, Point] = {"red cube": (62, -55, 20), "green cube": (75, 33, 20)}
     pick, place = Skill("pick", (62, -55, 20)), Skill("place", (75, 33, 150))
     is_whole = options.max_actions_per_turn > 1

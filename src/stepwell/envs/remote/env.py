@@ -1,17 +1,17 @@
-"""An environment on a server, behind the contract of a local one.
+"""An environment on a server, with the interface of a local one.
 
     env.name = "remote:http://one:8090,http://two:8090#frozenlake"
 
-Its tasks, observations, rewards and errors are those of the environment it stands for, bit for bit; the
-tasks' `env` is that environment's name, so that records made here and there compare. Options are checked by
-the server.
+Its tasks, observations, rewards and errors equal those of the environment on the server, bit for bit. The
+tasks' `env` is the name of that environment, so local and remote records are comparable. The server checks
+the options.
 
 Invariants
-* An episode lives on one server. When that server dies, hangs or forgets the session, the turn raises
-  `EnvError` and the next `reset` opens a session elsewhere.
+* An episode stays on one server. If that server dies, hangs or forgets the session, the turn raises
+  `EnvError` and the next `reset` opens a session on another one.
 * A reset is tried on every server before it fails.
-* After the first `state()` the truth comes along with every turn: asking costs no further call.
-* There is no `table()`: a table of states does not travel.
+* After the first `state()`, every turn includes the true state, so reading it needs no further call.
+* There is no `table()`: tables of states are not transferred.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from stepwell.envs.remote.servers import Server, Servers
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv
 from stepwell.envs.tiles import Image
 
-IMAGES = "raw"  # what is asked for; a slow network may prefer "png"
+IMAGES = "raw"  # the requested format; "png" may suit a slow network
 
 
 class RemoteOptions(Settings):
@@ -56,7 +56,7 @@ class RemoteOptions(Settings):
 
 @lru_cache(maxsize=64)
 def make_remote_type(place: str) -> type[Env] | type[RobotEnv]:
-    """The class of `URL[,URL…]#NAME`. Asks a server what kind of environment it is."""
+    """The class of `URL[,URL…]#NAME`. Queries a server for the kind of environment."""
     urls, separator, name = place.partition("#")
     if not separator or not name or not urls:
         raise ConfigError(
@@ -79,7 +79,7 @@ def make_remote_type(place: str) -> type[Env] | type[RobotEnv]:
 
 
 class RemoteSession:
-    """One session at a time, on whichever server has room."""
+    """One session at a time, on any server with room."""
 
     def __init__(self, servers: Servers, hosted: str, options: Settings) -> None:
         self._servers, self._hosted = servers, hosted
@@ -90,7 +90,7 @@ class RemoteSession:
         self._state: dict[str, str] | None = None
         self._wants_state = False
         self._began: tuple[Task | None, int | None] = (None, None)
-        self._done: list[Any] = []  # the turns since, so that a copy can be led to the same place
+        self._done: list[Any] = []  # the turns since, so that a copy can replay them
         self.turn: Any = None
 
     def describe(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class RemoteSession:
         return self._servers.try_any(lambda server: server.call("describe", header))[1].header
 
     def reset(self, task: Task | None, seed: int | None) -> Any:
-        """The first turn, here or on another server."""
+        """The first turn, on this server or on another one."""
         header: dict[str, Any] = {} if task is None else wire.pack_tasks([task])
         if seed is not None:
             header["seeds"] = [seed]
@@ -130,7 +130,7 @@ class RemoteSession:
         return turn
 
     def copy(self) -> RemoteSession:
-        """A session of its own that has come to the same place by the same turns."""
+        """A separate session in the same state, reached by the same turns."""
         other = RemoteSession(self._servers, self._hosted, RemoteOptions(**self._options))
         if self.turn is not None:
             other.reset(*self._began)
@@ -139,14 +139,14 @@ class RemoteSession:
         return other
 
     def state(self) -> dict[StateForm, str]:
-        """The truth, as it came with the turn."""
+        """The true state that came with the turn."""
         self._wants_state = True
         if self._state is None:
             self._state = self._call_server("state", {}).header["states"][0]
         return {StateForm(form): text for form, text in self._state.items()}
 
     def oracle(self) -> Any:
-        """What the environment's oracle says."""
+        """The action of the environment's oracle."""
         frame = self._call_server("oracle", {})
         return wire.unpack_actions(frame.header, frame.arrays)[0]
 
@@ -156,7 +156,7 @@ class RemoteSession:
         return picture
 
     def close_session(self) -> None:
-        """Give the session back, as well as that can be done."""
+        """Close the session if possible."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -164,10 +164,10 @@ class RemoteSession:
         try:
             server.call("close", {"sessions": [self._id]}, tries=1)
         except (EnvError, ConfigError):
-            return  # it is gone, or will expire
+            return  # the session has ended, or will expire
 
     def _enter_server(self, server: Server, header: dict[str, Any]) -> wire.Frame:
-        """A session on a server, and its first turn."""
+        """Open a session on a server, with its first turn."""
         created = server.call("create", {"env": self._hosted, "options": self._options}).header
         self._id = created["sessions"][0]
         server.keep_alive(self._id, created["session_timeout_s"], self)
@@ -208,7 +208,7 @@ def _copy_env(env: Any) -> Any:
 
 
 def _resolve_task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
-    """The task of reset's options, refused as a local environment would; else the one that the seed makes."""
+    """The task of reset's options, checked as by a local environment; otherwise the task of the seed."""
     unknown = set(options or ()) - {"task"}
     if unknown:
         raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
@@ -244,19 +244,19 @@ class RemoteEnv(Env):
 
     @property
     def world(self) -> EnvDescription:
-        """As the server describes it."""
+        """The server's description."""
         world = wire.read_description(self._told["world"])
         assert isinstance(world, EnvDescription)
         return world
 
     @property
     def is_deterministic(self) -> bool:
-        """As the server says."""
+        """As the server reports."""
         return bool(self._told["is_deterministic"])
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """The task that the server's environment makes of the seed."""
+        """The task of the seed, from the server's environment."""
         return _make_remote_task(cls.servers, cls.hosted, options, seed)
 
     def reset(
@@ -270,7 +270,7 @@ class RemoteEnv(Env):
         return turn.observation, turn.info
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
-        """Play one turn there."""
+        """Play one turn on the server."""
         if isinstance(actions, str):
             raise InputError(f"a turn takes a list of actions, got {actions!r}")
         if self._task is None:
@@ -283,13 +283,13 @@ class RemoteEnv(Env):
         self._visit.reset(task, seed)
 
     def act(self, action: str) -> Effect:
-        """One action as a turn of its own: the server counts turns, so `step` is what plays."""
+        """Play one action as its own turn; the server counts turns, so use `step` instead."""
         turn = self._visit.step((action,))
         success = bool(turn.info.get("success", False))
         return NOTHING._replace(reward=turn.reward, terminated=turn.terminated, success=success)
 
     def observe(self) -> Observation:
-        """What was last shown."""
+        """The last observation."""
         _ = self.task
         seen: Observation = self._visit.turn.observation
         return seen
@@ -307,7 +307,7 @@ class RemoteEnv(Env):
         return self._visit.render()
 
     def close(self) -> None:
-        """Give the session back."""
+        """Close the session."""
         self._visit.close_session()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -331,11 +331,11 @@ class RemoteRobotEnv(RobotEnv):
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """The task that the server's environment makes of the seed."""
+        """The task of the seed, from the server's environment."""
         return _make_remote_task(cls.servers, cls.hosted, options, seed)
 
     def layout(self) -> RobotEnvDescription:
-        """As the server describes it."""
+        """The server's description."""
         world = wire.read_description(self._told["world"])
         assert isinstance(world, RobotEnvDescription)
         return world
@@ -351,7 +351,7 @@ class RemoteRobotEnv(RobotEnv):
         return turn.observation, turn.info
 
     def step(self, chunk: npt.NDArray[Any]) -> tuple[ArrayState, float, bool, bool, dict[str, JSON]]:
-        """Execute a chunk there."""
+        """Execute a chunk on the server."""
         if self._task is None:
             raise InputError(f"{self.name} has no task yet; call reset first")
         turn = self._visit.step(self._check_chunk(chunk))
@@ -362,12 +362,12 @@ class RemoteRobotEnv(RobotEnv):
         self._visit.reset(task, seed)
 
     def act(self, action: FloatArray) -> Moved:
-        """One action as a chunk of its own."""
+        """Execute one action as its own chunk."""
         turn = self._visit.step(np.asarray(action, dtype=np.float32)[None])
         return Moved(bool(turn.info["success"]), float(turn.info.get("process", 0.0)))
 
     def arrays(self) -> Arrays:
-        """What was last shown."""
+        """The arrays of the last observation."""
         return dict(self._visit.turn.observation.arrays)
 
     def facts(self) -> dict[str, JSON]:
@@ -385,11 +385,11 @@ class RemoteRobotEnv(RobotEnv):
         return action
 
     def picture(self, camera: str) -> Image:
-        """The server's first camera; others are among the arrays, where they are shown."""
+        """The image of the server's first camera; other cameras are among the arrays, if enabled."""
         return self._visit.render()
 
     def close(self) -> None:
-        """Give the session back."""
+        """Close the session."""
         self._visit.close_session()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

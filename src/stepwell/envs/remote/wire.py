@@ -1,11 +1,10 @@
-"""What goes over the wire between an environment's host and its caller: the workers' frames, and two things
-more.
+"""The wire format between an environment's host and its caller.
 
 Frames and the codecs of tasks, actions and turns are those of the simulators (`rollout/workers`): one
-protocol, whatever carries it. Added here are descriptions of environments, and images as PNG.
+protocol over any transport. This module adds descriptions of environments, and images as PNG.
 
 Invariants
-* `without_pngs(with_pngs(frame))` has the arrays of `frame`, bit for bit: PNG loses nothing.
+* `decode_images(encode_images(frame))` has the arrays of `frame`, bit for bit: PNG is lossless.
 * `read_description(write_description(description)) == description`.
 """
 
@@ -66,7 +65,7 @@ __all__ = [
 
 
 def encode_images(frame: Frame) -> Frame:
-    """The frame with every image among its arrays as the bytes of a PNG file."""
+    """Encode every image among the frame's arrays as the bytes of a PNG file."""
     arrays = list(frame.arrays)
     found = [number for number, array in enumerate(arrays) if _is_image(array)]
     for number in found:
@@ -75,7 +74,7 @@ def encode_images(frame: Frame) -> Frame:
 
 
 def decode_images(frame: Frame) -> Frame:
-    """The frame with its PNG files opened."""
+    """Decode the PNG files of a frame."""
     if PNGS not in frame.header:
         return frame
     arrays, numbers = list(frame.arrays), frame.header[PNGS]
@@ -88,7 +87,7 @@ def decode_images(frame: Frame) -> Frame:
 
 
 def encode_png(picture: AnyArray) -> bytes:
-    """An image as a PNG file; quick rather than small."""
+    """Encode an image as a PNG file; optimised for speed, not for size."""
     from PIL import Image
 
     out = io.BytesIO()

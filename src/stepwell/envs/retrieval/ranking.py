@@ -36,7 +36,7 @@ def _lower_bound(scores: Scores, k: int) -> Any:
 def fuse_rankings(orders: Sequence[Places]) -> list[tuple[int, float]]:
     """(place, sum of 1 / (60 + rank) over the orders that hold it), best first.
 
-    >>> [(place, round(score, 5)) for place, score in fused([np.array([4, 2]), np.array([2])])]
+    >>> [(place, round(score, 5)) for place, score in fuse_rankings([np.array([4, 2]), np.array([2])])]
     [(2, 0.03252), (4, 0.01639)]
     """
     totals: dict[int, float] = {}

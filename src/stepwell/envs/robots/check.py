@@ -1,8 +1,9 @@
-"""The checks of a robot environment: what `RobotEnv` promises, found by playing.
+"""Checks of robot environments: they play an environment to test the contract of `RobotEnv`.
 
-As in `envs.check_words`, every check is one function named for the fact it holds, which returns what was seen
-or raises `ContractViolation`. Simulators are slow, so the copy of the environment is one wherever a fresh one
-would prove nothing more."""
+As in `envs.check_text`, every check is one function named for the fact it tests. It returns its evidence or
+raises `ContractViolation`. Simulators are slow, so the checks share one copy of the environment unless a
+fresh copy would prove more.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from stepwell.envs.check_text import tasks_are_pure
 from stepwell.envs.robots.base import FloatArray, RobotEnv
 
 CHUNK = 8
-NUM_SEEDS = 200  # of which both splits must get some
+NUM_SEEDS = 200  # both splits must get some of them
 
 
 def description_is_complete(probe: Probe) -> str:
@@ -39,7 +40,7 @@ def description_is_complete(probe: Probe) -> str:
 
 
 def arrays_are_as_described(probe: Probe) -> str:
-    """Reset and step show just the arrays of `world`, finite; rewards and info have the right types."""
+    """Reset and step return exactly the arrays of `world`, finite; rewards and info have the right types."""
     env = open_shared(probe)
     rng = np.random.default_rng(0)
     for task in probe.tasks[:3]:
@@ -65,7 +66,7 @@ def arrays_are_as_described(probe: Probe) -> str:
 
 
 def content_decides_the_task(probe: Probe) -> str:
-    """A task that went through pickle, or has another seed, starts the same: content is all."""
+    """A task starts the same after pickling or with another seed: its content determines everything."""
     env = open_shared(probe)
     for task in probe.tasks[:3]:
         first = _start_episode(env, task)
@@ -90,7 +91,7 @@ def same_actions_give_the_same_episode(probe: Probe) -> str:
 
 
 def a_chunk_is_its_actions_one_by_one(probe: Probe) -> str:
-    """A chunk of C does what C chunks of 1 do."""
+    """A chunk of C has the same effect as C chunks of 1."""
     env, task = open_shared(probe), probe.tasks[0]
     rng = np.random.default_rng(0)
     _start_episode(env, task)
@@ -106,7 +107,7 @@ def a_chunk_is_its_actions_one_by_one(probe: Probe) -> str:
 
 
 def episodes_end_by_the_rules(probe: Probe) -> str:
-    """The limit cuts a chunk, terminates as a failure, and no action follows; success comes at the end."""
+    """The limit cuts a chunk and terminates as a failure; no action follows; success comes at the end."""
     env = open_shared(probe)
     limit = env.world.max_actions
     _start_episode(env, probe.tasks[0])
@@ -120,7 +121,7 @@ def episodes_end_by_the_rules(probe: Probe) -> str:
 
 
 def wrong_chunks_are_refused(probe: Probe) -> str:
-    """Chunks of another shape, empty ones and nan are InputErrors that leave the episode as it was."""
+    """Chunks of a wrong shape, empty chunks and nan are InputErrors that do not change the episode."""
     env = open_shared(probe)
     first = _start_episode(env, probe.tasks[0])
     dim = env.world.action_dim
@@ -133,7 +134,7 @@ def wrong_chunks_are_refused(probe: Probe) -> str:
 
 
 def oracle_solves_the_tasks(probe: Probe) -> str:
-    """Following the oracle solves the share of tasks the environment states, and success ends the episode."""
+    """The oracle solves the declared share of tasks, and success ends the episode."""
     env = open_shared(probe)
     if not env.has_oracle:
         return "none"
@@ -166,7 +167,7 @@ def random_play_does_not_suffice(probe: Probe) -> str:
 
 
 def splits_are_disjoint_and_both_filled(probe: Probe) -> str:
-    """Enough variety for two splits, and tasks that differ start differently."""
+    """There is enough variety for two splits, and different tasks start differently."""
     tasks = {}
     for seed in range(NUM_SEEDS):
         task = probe.kind.make_task(probe.options, seed)
@@ -186,7 +187,7 @@ def splits_are_disjoint_and_both_filled(probe: Probe) -> str:
 
 
 def state_has_its_forms(probe: Probe) -> str:
-    """The truth in sentences and as JSON; reading it, the oracle and the image changes nothing."""
+    """The true state exists as sentences and JSON; reading it, the oracle and the image changes nothing."""
     env = open_shared(probe)
     for task in probe.tasks[:3]:
         first = _start_episode(env, task)
@@ -208,7 +209,7 @@ def state_has_its_forms(probe: Probe) -> str:
 
 
 def render_gives_an_image(probe: Probe) -> str:
-    """uint8 RGB, [H, W, 3]; without a GL library only where no image is asked for."""
+    """uint8 RGB, [H, W, 3]; may fail without a GL library if no image is requested."""
     env = open_shared(probe)
     _start_episode(env, probe.tasks[0])
     try:
@@ -262,7 +263,7 @@ Answer = tuple[ArrayState, float, bool, bool, dict[str, Any]]
 
 
 def play_chunks(env: RobotEnv, chunk: Callable[[], FloatArray]) -> Iterator[Answer]:
-    """Chunks until the end, or until more were played than the limit allows."""
+    """Play chunks until the episode ends, or until the limit is exceeded."""
     for _ in range(env.world.max_actions + 1):
         turn = env.step(chunk())
         yield turn
@@ -272,7 +273,7 @@ def play_chunks(env: RobotEnv, chunk: Callable[[], FloatArray]) -> Iterator[Answ
 
 
 def draw_random_chunk(env: RobotEnv, rng: np.random.Generator, size: int = CHUNK) -> FloatArray:
-    """Actions drawn evenly from [-1, 1]."""
+    """Actions drawn uniformly from [-1, 1]."""
     return rng.uniform(-1.0, 1.0, (size, env.world.action_dim)).astype(np.float32)
 
 

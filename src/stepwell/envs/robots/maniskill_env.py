@@ -171,7 +171,7 @@ def flatten_arrays(values: Mapping[str, Any]) -> npt.NDArray[np.float32]:
 def split_task_name(task: str) -> str:
     """A task's id as words.
 
-    >>> in_words("TurnFaucet-v1")
+    >>> split_task_name("TurnFaucet-v1")
     'turn faucet'
     """
     return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]*|[a-z]+|\d+", task.split("-")[0])).lower()

@@ -1,7 +1,8 @@
-"""What agents are told about the shop, and one example turn in each state form.
+"""The guide of the shop for agents, and one example turn in each state form.
 
-The example is written down here, not computed, so that environments can be listed without building a
-catalogue; a test plays it and compares."""
+The example is stored here, not computed, so that environments can be listed without building a catalogue. A
+test plays it and compares.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ AFTER = {
 
 
 def write_guide(options: ShopOptions) -> str:
-    """Goal, rules and points."""
+    """Goal, rules and rewards."""
     if options.size == "tiny":
         return "You shop. Find what the task asks for, choose its values, buy it within the price."
     return "\n".join(

@@ -1,6 +1,6 @@
-"""What agents are told about the room, and one example turn in each state form.
+"""The guide of the room for agents, and one example turn in each state form.
 
-The example is played in a real small room, so that its words are true whatever the settings.
+The example is played in a real small room, so its texts are true under all settings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SYMBOLS = "# wall, _ floor, O target, X box, P player, * box on a target, S play
 
 
 def write_guide(options: SokobanOptions) -> str:
-    """Goal, symbols and rules, as they are under these options."""
+    """Goal, symbols and rules under these options."""
     boxes = "the box onto the target" if options.num_boxes == 1 else "every box onto a target"
     lines = [f"You are the player in a room. Push {boxes}."]
     if options.observation != "text":
@@ -33,7 +33,7 @@ def write_guide(options: SokobanOptions) -> str:
 
 
 def make_examples(actions: ActionSpace) -> dict[StateForm, ExampleTurn]:
-    """One turn in a small room, told in every form, with as many moves as a turn allows."""
+    """One turn in a small room in every form, with as many moves as a turn allows."""
     room, before = read_room(["#####", "#O__#", "#X__#", "#_P_#", "#####"])
     way = ("Left", "Up")[: actions.max_per_turn]
     after = before

@@ -1,7 +1,7 @@
-"""What agents are told about drawing, and one example turn in each state form.
+"""The guide of drawing for agents, and one example turn in each state form.
 
-The example is written down here, not computed, so that environments can be listed where no rasteriser is
-installed; a test draws it and compares.
+The example is stored here, not computed, so that environments can be listed without a rasteriser. A test
+draws it and compares.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHAPES_LISTED = (
 
 
 def write_guide(options: SvgOptions) -> str:
-    """Goal, rules and points, as they are under these options."""
+    """Goal, rules and rewards under these options."""
     lines = [
         "You are shown a picture of an icon. Write SVG code that draws the same picture on a white canvas.",
         "Answer with one <svg> element that has a square viewBox. Draw with path, rect, circle, ellipse, "

@@ -1,12 +1,12 @@
-"""Reading SVG code that nobody vouches for: checked, and written anew from what was understood.
+"""Reads untrusted SVG code: it is checked, and written again from the parsed elements.
 
-The rasteriser never sees the text of an agent, only what `read_markup` writes: shapes, groups and
-gradients with known attributes and plain values. What could read a file or a network, run, repeat
-itself (`use`, patterns, entities) or grow without bound is refused with a sentence for the agent;
-text and titles are skipped, since fonts differ from machine to machine.
+The rasteriser never gets an agent's text, only the output of `read_markup`: shapes, groups and gradients with
+known attributes and plain values. Anything that could read a file or a network, run code, repeat itself
+(`use`, patterns, entities) or grow without bound is refused with a sentence for the agent. Text and titles
+are skipped, since fonts differ between machines.
 
 * The result is canonical: reading it again gives the same text.
-* The view box is made square around its middle, as a square image shows it.
+* The view box is made square around its centre, as a square image shows it.
 * A `style` attribute becomes attributes; `currentColor` becomes black.
 """
 
@@ -23,7 +23,7 @@ from stepwell.core import InputError
 SHAPES = frozenset({"path", "rect", "circle", "ellipse", "line", "polyline", "polygon"})
 GRADIENTS = frozenset({"linearGradient", "radialGradient", "stop"})
 GROUPS = frozenset({"g", "defs"})
-LEAVES = SHAPES | {"stop"}  # nothing that is drawn stands inside them
+LEAVES = SHAPES | {"stop"}  # no drawn element can be inside them
 SKIPPED = frozenset({"title", "desc", "metadata", "text"})
 _STROKE = ("width", "linecap", "linejoin", "miterlimit", "dasharray", "dashoffset", "opacity")
 _LOOK = ("fill", "stroke", "opacity", "transform", "display", "visibility", "stop-color", "stop-opacity")
@@ -43,12 +43,12 @@ NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 class RefusedSvg(InputError):
-    """Code that is not drawn; the message says why, to whoever wrote it."""
+    """Code that is refused; the message explains the reason to its author."""
 
 
 @dataclass(frozen=True, slots=True)
 class SvgShape:
-    """One shape, as a drawing of its own."""
+    """One shape, as a separate drawing."""
 
     kind: str
     svg: str
@@ -56,14 +56,14 @@ class SvgShape:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Checked code, and its shapes one by one."""
+    """Checked code, and its single shapes."""
 
     svg: str
     shapes: tuple[SvgShape, ...]
 
 
 def read_markup(text: str, max_chars: int = 16_384) -> Drawing:
-    """The drawing of an answer, from its first `<svg` to its last `</svg>`; else `RefusedSvg`."""
+    """The drawing of an answer, from its first `<svg` to its last `</svg>`; otherwise `RefusedSvg`."""
     if len(text) > max_chars:
         raise RefusedSvg(f"the code has {len(text)} characters; at most {max_chars} are read")
     if re.search(r"<!(?!--)", text):
@@ -85,17 +85,17 @@ def read_markup(text: str, max_chars: int = 16_384) -> Drawing:
 
 @dataclass(slots=True)
 class _Reader:
-    """Takes the parser's events and writes what is allowed."""
+    """Handles the parser's events and writes the allowed elements."""
 
     written: list[str] = field(default_factory=list)
-    opened: list[tuple[str, str]] = field(default_factory=list)  # tag and opening text of what is around
+    opened: list[tuple[str, str]] = field(default_factory=list)  # tag and opening text of open elements
     shapes: list[tuple[str, str]] = field(default_factory=list)
     gradients: list[str] = field(default_factory=list)
     num_elements: int = 0
-    num_skipped: int = 0  # depth inside an element that is skipped
+    num_skipped: int = 0  # depth inside a skipped element
 
     def start_element(self, tag: str, attributes: dict[str, str]) -> None:
-        """An opening tag."""
+        """Handle an opening tag."""
         self.num_elements += 1
         if self.num_elements > MAX_ELEMENTS:
             raise RefusedSvg(f"there are more than {MAX_ELEMENTS} elements")
@@ -116,7 +116,7 @@ class _Reader:
         self.opened.append((tag, text))
 
     def end_element(self, tag: str) -> None:
-        """A closing tag."""
+        """Handle a closing tag."""
         if self.num_skipped:
             self.num_skipped -= 1
             return
@@ -127,11 +127,11 @@ class _Reader:
                 self.gradients.append(f"</{tag}>")
 
     def refuse_instruction(self, target: str, _: str) -> None:
-        """A processing instruction, such as a style sheet."""
+        """Refuse a processing instruction, such as a style sheet."""
         raise RefusedSvg(f"processing instructions are not allowed: <?{target[:MAX_SHOWN]} ...?>")
 
     def finish_drawing(self) -> Drawing:
-        """What was read."""
+        """Return the drawing."""
         defs = f"<defs>{''.join(self.gradients)}</defs>" if self.gradients else ""
         root = self.written[0]
         shapes = (SvgShape(kind, f"{root}{defs}{svg}</svg>") for kind, svg in self.shapes)
@@ -178,7 +178,7 @@ def _make_square_view(attributes: dict[str, str]) -> tuple[float, float, float, 
 
 
 def _check_attributes(attributes: dict[str, str]) -> dict[str, str]:
-    """The attributes that are known, in the order given; `style` first taken apart."""
+    """The known attributes, in the order given, after splitting up `style`."""
     found: dict[str, str] = {}
     for name, value in attributes.items():
         if name == "style":

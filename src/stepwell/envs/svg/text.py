@@ -53,7 +53,7 @@ def locate_shapes(svg: str) -> tuple[PlacedShape, ...]:
 def name_place(box: Box) -> str:
     """Where the middle of a box lies on the canvas.
 
-    >>> place_of((0, 0, 20, 20)), place_of((10, 10, 90, 90)), place_of((40, 70, 60, 90))
+    >>> name_place((0, 0, 20, 20)), name_place((10, 10, 90, 90)), name_place((40, 70, 60, 90))
     ('upper left', 'middle', 'bottom')
     """
     across, down = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2

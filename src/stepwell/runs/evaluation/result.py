@@ -94,7 +94,7 @@ def format_share(steps: Sequence[Step]) -> dict[str, float]:
 def wilson_interval(wins: float, count: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share.
 
-    >>> [round(x, 3) for x in wilson(8, 10)]
+    >>> [round(x, 3) for x in wilson_interval(8, 10)]
     [0.49, 0.943]
     """
     if count == 0:

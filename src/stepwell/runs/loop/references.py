@@ -30,7 +30,7 @@ def save_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
 
 
 def load_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
-    """Load what `keep_reference` wrote into the frozen reference of `policy`."""
+    """Load what `save_reference` wrote into the frozen reference of `policy`."""
     reference, path = policy.reference, folder / REFERENCE
     if reference is None:
         return

@@ -3,7 +3,7 @@
 Such an API returns neither the ids nor the probabilities of what was sampled, so nothing here can be trained
 on: steps hold text only, the messages are in `Step.info`, and the trajectory has the tag `untrainable`.
 Sessions, branches, rewards and the tree of turns are the same as with an engine. An agent can therefore be
-observed, and its data curated, before one's own policy answers it.
+observed, and its data curated, before the user's own policy answers it.
 """
 
 from __future__ import annotations

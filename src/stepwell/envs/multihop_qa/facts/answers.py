@@ -20,7 +20,7 @@ _SIGNS = frozenset(string.punctuation)
 def normalise_answer(text: str) -> str:
     """What is compared of an answer.
 
-    >>> normalised(" The  São-Tomé dobra (STN)! ")
+    >>> normalise_answer(" The  São-Tomé dobra (STN)! ")
     'saotome dobra stn'
     """
     kept = (char for char in to_plain(text) if not _is_punctuation(char))

@@ -90,7 +90,7 @@ EXPERT_SHARE: dict[str, float] = {
 def strip_version(task: str) -> str:
     """A task's name without version; one that is not there is refused with the nearest.
 
-    >>> plain_name("reach-v3"), plain_name("door-open")
+    >>> strip_version("reach-v3"), strip_version("door-open")
     ('reach', 'door-open')
     """
     name = task.removesuffix(VERSION)

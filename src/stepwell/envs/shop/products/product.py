@@ -65,7 +65,7 @@ class Product:
 def format_dollars(cents: int) -> str:
     """An amount for people; whole dollars are written without cents.
 
-    >>> dollars(1999), dollars(1200)
+    >>> format_dollars(1999), format_dollars(1200)
     ('$19.99', '$12')
     """
     return f"${cents // 100}" if cents % 100 == 0 else f"${cents // 100}.{cents % 100:02d}"

@@ -77,7 +77,7 @@ class ProductVocabulary:
 def strip_article(phrase: str) -> str:
     """The attribute that a phrase names.
 
-    >>> attribute_of("a rubber sole"), attribute_of("waterproof")
+    >>> strip_article("a rubber sole"), strip_article("waterproof")
     ('rubber sole', 'waterproof')
     """
     return next((phrase[len(a) :] for a in _ARTICLES if phrase.startswith(a)), phrase)

@@ -137,7 +137,7 @@ def _read_product(asin: str, row: dict[str, Any], about: dict[str, Any]) -> Prod
 def read_price(text: Any) -> int:
     """The lowest price of a text, in cents.
 
-    >>> price_of("$19.99$29.99"), price_of("$1,299.00"), price_of("")
+    >>> read_price("$19.99$29.99"), read_price("$1,299.00"), read_price("")
     (1999, 129900, 10000)
     """
     found = [round(float(amount.replace(",", "")) * 100) for amount in _AMOUNT.findall(str(text or ""))]
