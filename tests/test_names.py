@@ -1,0 +1,59 @@
+"""Names that a stranger understands: functions are verbs with an object, one class name means one thing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import stepwell
+
+ROOT = Path(stepwell.__file__).parent
+MAX_ONE_WORD_SHARE = 0.30
+# Past participles that do not end in -ed, without those that are also the plain form (`put`, `run`, `set`).
+IRREGULAR = """
+    ,
+"""
+VERBS_IN_ED = {"feed", "seed", "need", "embed", "exceed", "proceed", "succeed"}
+
+
+@cache
+def read_definitions() -> tuple[list[tuple[str, str, bool]], dict[str, list[str]]]:
+    """Every function as (name, place, is it a property), and the places of every public class name."""
+    functions, classes = [], defaultdict(list)
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not re.fullmatch(
+                r"__\w+__", node.name
+            ):
+                is_property = any("property" in ast.unparse(line) for line in node.decorator_list)
+                functions.append((node.name, place, is_property))
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(place)
+    return functions, classes
+
+
+def find_bare_participles() -> Iterator[str]:
+    for name, place, is_property in read_definitions()[0]:
+        word = name.strip("_")
+        if not is_property and (
+            word in IRREGULAR.split() or ("_" not in word and word.endswith("ed") and word not in VERBS_IN_ED)
+        ):
+            yield f"{place} {name}"
+
+
+def test_no_function_is_a_bare_participle() -> None:
+    assert list(find_bare_participles()) == []
+
+
+def test_a_public_class_name_is_used_once() -> None:
+    assert {name: places for name, places in read_definitions()[1].items() if len(places) > 1} == {}
+
+
+def test_most_functions_name_what_they_act_on() -> None:
+    names = [name.strip("_") for name, _, _ in read_definitions()[0]]
+    assert sum("_" not in name for name in names) / len(names) <= MAX_ONE_WORD_SHARE
