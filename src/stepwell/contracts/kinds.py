@@ -73,7 +73,7 @@ def find_kind(name: str) -> CheckedKind:
     found = find_object(name, f"{name!r}")
     marked = kind_of(found)
     if marked in KINDS:
-        return marked  # type: ignore[return-value]
+        return marked
     if isinstance(found, type):
         return "env"
     from stepwell.agents import Strategy
