@@ -89,7 +89,7 @@ def test_weights_arrive_with_a_version_and_a_fingerprint_or_not_at_all() -> None
     assert engine.generate_blocking(requests_plain(1))[0].policy_version.last == 3
     with pytest.raises(WeightsError, match="older"):
         engine.load_weights(2, other.model_weights())
-    with pytest.raises(WeightsError, match="was published as"):
+    with pytest.raises(WeightsError, match="was published with fingerprint"):
         engine.load_weights(4, other.model_weights(), fingerprint=before)
     assert engine.fingerprint() == before and engine.version == 3
     engine.load_weights(4, other.model_weights(), fingerprint=published)

@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
-from stepwell.monitors.base import Entry, RunInfo
+from stepwell.monitors.base import LogEntry, RunInfo
 from stepwell.monitors.console import Progress
 from stepwell.monitors.notebook import NotebookMonitor, draw_progress, is_notebook
 
@@ -26,12 +26,12 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
     InteractiveShell.clear_instance()
 
 
-def update(number: int, success: float) -> Entry:
-    return Entry("update", number, float(number), 10 * number, {"success": success, "reward": success})
+def update(number: int, success: float) -> LogEntry:
+    return LogEntry("update", number, float(number), 10 * number, {"success": success, "reward": success})
 
 
-def held_out(number: int, success: float) -> Entry:
-    return Entry("eval", number, float(number), 10 * number, {"success": success, "low": 0.0, "high": 1.0})
+def held_out(number: int, success: float) -> LogEntry:
+    return LogEntry("eval", number, float(number), 10 * number, {"success": success, "low": 0.0, "high": 1.0})
 
 
 def test_one_display_is_updated_in_place(shell: InteractiveShell) -> None:

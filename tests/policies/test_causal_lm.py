@@ -332,7 +332,7 @@ def test_state_dict_of_the_same_kind_loads_and_any_other_is_refused_whole(path, 
     missing = {name: tensor for name, tensor in weights.items() if name != "critic.head.weight"}
     wrong = weights | {"critic.head.weight": torch.zeros(3)}
     for bad in (missing, wrong, weights | {"more": torch.zeros(1)}):
-        with pytest.raises(WeightsError, match="1 weights are missing, unknown or of another shape"):
+        with pytest.raises(WeightsError, match="1 weights are missing, unknown or have another shape"):
             fresh.load_state_dict(bad)
     assert all(torch.equal(before[name], tensor) for name, tensor in fresh.state_dict().items())
     fresh.load_state_dict(weights)
@@ -352,7 +352,7 @@ def test_prompt_over_the_context_is_refused(path) -> None:
 
 def test_ids_outside_the_vocabulary_are_refused(path) -> None:
     policy = CausalLMPolicy.from_pretrained(path)
-    with pytest.raises(InputError, match="hold id 40, but the model's vocabulary has 40 tokens"):
+    with pytest.raises(InputError, match="contain id 40, but the model's vocabulary has 40 tokens"):
         policy.logprobs(pack([Step.from_tokens([1, 2], [VOCAB])]))
 
 
@@ -385,7 +385,7 @@ def test_unknown_options_are_named(path, field) -> None:
 
 def test_another_kind_of_critic_is_not_thrown_away(path, tmp_path) -> None:
     CausalLMPolicy.from_pretrained(path, critic="shared").save_pretrained(tmp_path / "saved")
-    with pytest.raises(ConfigError, match="holds a critic of kind 'shared'"):
+    with pytest.raises(ConfigError, match="has a critic of kind 'shared'"):
         CausalLMPolicy.from_pretrained(tmp_path / "saved", critic="own")
 
 
@@ -456,7 +456,7 @@ FOREIGN: dict[str, tuple[str, dict[str, Any], str]] = {
     "positions by length": (
         "llama",
         {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}},
-        "depend on the length",
+        "depend on the sequence length",
     ),
 }
 

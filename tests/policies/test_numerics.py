@@ -63,7 +63,7 @@ def test_playing_and_serving_compute_as_runs_do(tmp_path: Path) -> None:
     spoil_switches()
     args = Namespace(backend=None, model="tiny-0.3m", dtype="float32", device="cpu")
     with open_pool(tmp_path / "pool.db") as pool, ExitStack() as stack:
-        serve._engine(args, stack, pool)
+        serve._open_engine(args, stack, pool)
     assert switches() == (True, "highest", 1, False)
 
 

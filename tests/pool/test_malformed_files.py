@@ -223,7 +223,7 @@ def test_what_was_imported_before_the_line_is_said(pool: Pool, lines: list[str],
     form = {**json.loads(lines[0]), "group": ""}
     many = [json.dumps({**form, "id": f"t{index}"}) for index in range(70)]
     (tmp_path / "x.jsonl").write_text("\n".join([*many, "{"]))
-    with pytest.raises(InputError, match=r"line 71: not JSON.*the first 64 trajectories .* are in the pool"):
+    with pytest.raises(InputError, match=r"line 71: not JSON.*the first 64 trajectories are in the pool"):
         pool.import_(tmp_path / "x.jsonl")
     assert pool.count() == 64
 

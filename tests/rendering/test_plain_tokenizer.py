@@ -41,7 +41,7 @@ def test_ids_and_prompts_are_those_of_transformers(model: str) -> None:
         assert plain.encode(text, add_special_tokens=False) == ids
         assert plain.decode(ids) == full.decode(ids, clean_up_tokenization_spaces=False)
     for prompt in (True, False):
-        one, other = (ChatTemplate(tokenizer).text(TALK, prompt=prompt) for tokenizer in (plain, full))
+        one, other = (ChatTemplate(tokenizer).render_text(TALK, prompt=prompt) for tokenizer in (plain, full))
         assert one == other
     assert Renderer(plain).end_ids == Renderer(full).end_ids
 

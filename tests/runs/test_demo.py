@@ -63,5 +63,5 @@ def test_the_demo_makes_the_same_updates_however_slow_the_machine_is() -> None:
 def test_neither_a_blind_plan_nor_luck_solves_the_demos_boards() -> None:
     config = load_config("demo")
     assert config.eval.num_tasks >= 256 and config.env.options["size"] == 4
-    blind, luck = demo._without_looking(config)
+    blind, luck = demo._score_blind_play(config)
     assert blind.success <= 0.30 and luck.success <= 0.15

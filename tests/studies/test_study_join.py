@@ -91,7 +91,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         join(other, runs, [whole])
     torn = tmp_path / "torn.json"
     torn.write_text('{"name": ')
-    with pytest.raises(ConfigError, match=r"no results\.json of a study"):
+    with pytest.raises(ConfigError, match=r"not the results\.json of a study"):
         join(study, runs, [torn])
 
 

@@ -89,7 +89,7 @@ def test_the_timeline_is_the_one_written_by_hand() -> None:
 
 def test_steps_without_an_anchor_share_none() -> None:
     batch = TrajectoryMinibatch([made([0.0, 0.0], group="g"), made([0.0], group="g")], CPU)
-    assert batch.timeline.anchor_labels().tolist() == [0, 1, 2]
+    assert batch.timeline.read_anchor_labels().tolist() == [0, 1, 2]
 
 
 def test_the_bootstrap_is_the_value_of_the_state_after_a_cut() -> None:
@@ -101,9 +101,9 @@ def test_the_bootstrap_is_the_value_of_the_state_after_a_cut() -> None:
 
 
 def test_without_the_wish_or_the_state_there_is_no_bootstrap() -> None:
-    assert TrajectoryMinibatch(hand_made(), CPU).bootstrap(torch.arange(12.0)) is None
+    assert TrajectoryMinibatch(hand_made(), CPU).bootstrap_values(torch.arange(12.0)) is None
     whole = [made([1.0], status=Status.FAILURE, final=[1, 2]), made([1.0], status=Status.TRUNCATED)]
-    assert TrajectoryMinibatch(whole, CPU, with_bootstrap=True).bootstrap(torch.arange(6.0)) is None
+    assert TrajectoryMinibatch(whole, CPU, with_bootstrap=True).bootstrap_values(torch.arange(6.0)) is None
 
 
 def test_demonstrations_have_no_behaviour_to_compare_with() -> None:

@@ -112,7 +112,7 @@ def test_shares_add_up_to_what_one_device_says(trajectories: list[Trajectory], k
     shares = [RankShare(policy, cut, rank, size) for rank in range(size)]
     assert sum(bool(share.microbatches) for share in shares) == min(size, len(cut.packed.microbatches))
     assert len(cut.packed.microbatches) == size if size <= 3 else 3 < len(cut.packed.microbatches) <= size
-    total = sum(share.outputs(ALL) for share in shares)
+    total = sum(share.compute_outputs(ALL) for share in shares)
     torch.testing.assert_close(total, torch.cat(whole.list_present()).double(), rtol=1e-4, atol=1e-5)
 
 
@@ -133,8 +133,8 @@ def test_an_only_microbatch_is_pulled_without_being_run_again(trajectories: list
     share = RankShare(policy, TrajectoryMinibatch(trajectories, CPU), 0, 1)
     gradients = []
     for keep in (True, False):
-        pulls = torch.linspace(-1, 1, sum(share.lengths(ALL)), dtype=torch.float64)
-        share.outputs(ALL, keep=keep)
+        pulls = torch.linspace(-1, 1, sum(share.output_lengths(ALL)), dtype=torch.float64)
+        share.compute_outputs(ALL, keep=keep)
         weights = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         for weight in weights:
             weight.grad = None

@@ -122,7 +122,7 @@ def test_a_run_without_groups_may_name_ranks_too() -> None:
 def test_a_hybrid_run_trains_on_every_device_and_goes_on_after_a_rank_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "devices_here", lambda: ["cpu", "cpu:0", "cpu:1"])
+    monkeypatch.setattr(groups, "list_devices", lambda: ["cpu", "cpu:0", "cpu:1"])
     pids: list[int] = []
     update = Trainer.update
 

@@ -99,7 +99,7 @@ def test_each_distinct_picture_is_encoded_once(
     assert len(shown) == 9 and set(shown) == set(scene.names)
     with torch.no_grad():
         scene.policy.logprobs(pack(steps))
-    tokens = scene.policy.image_format.tokens
+    tokens = scene.policy.image_format.build_tokens
     wanted = sum(tokens(*image.shape[:2]).num_features for image in scene.images)
     assert calls == [wanted]
 

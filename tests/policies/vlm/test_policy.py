@@ -176,8 +176,8 @@ def test_an_encoder_that_gives_another_number_of_features_is_refused(scene_of: S
     wrong: Any = scene_of("qwen2_5_vl").policy.image_format
 
     class Half(type(scene.policy.image_format)):  # type: ignore[misc]
-        def tokens(self, height: int, width: int) -> Any:
-            return wrong.tokens(height, width)
+        def build_tokens(self, height: int, width: int) -> Any:
+            return wrong.build_tokens(height, width)
 
     form = scene.policy.image_format
     half = Half.__new__(Half)

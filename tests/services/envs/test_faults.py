@@ -70,7 +70,7 @@ def test_episodes_on_a_killed_server_are_infra_errors_and_are_played_again(proce
     calm.engine.forget()
     again = components.runner.rollout.run(jobs, components.sampling_params(1.0), retries=1)
     assert again.failures == []
-    expected = calm.rollout.run(jobs, calm.params(1.0)).trajectories
+    expected = calm.runner.run(jobs, calm.sampling_params(1.0)).trajectories
     assert [[s.action.text for s in t.steps] for t in again.trajectories] == [  # type: ignore[union-attr]
         [s.action.text for s in t.steps]  # type: ignore[union-attr]
         for t in expected

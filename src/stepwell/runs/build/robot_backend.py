@@ -24,13 +24,13 @@ from stepwell.core import (
     Task,
     Trajectory,
 )
-from stepwell.engines import ArrayEngine
 from stepwell.rollout import Rollout
 from stepwell.rollout.robot_demonstrations import ExpertSampler, demonstrate_robot
 from stepwell.rollout.robot_player import PARTS, RobotPlayer
 from stepwell.runs.build.resources import RunResources, close_built
 
 if TYPE_CHECKING:
+    from stepwell.engines import ArrayEngine
     from stepwell.policies.vla import VLAPolicy
 
 
@@ -71,6 +71,8 @@ class RobotBackend:
 
     @cached_property
     def engine(self) -> ArrayEngine:
+        from stepwell.engines import ArrayEngine  # imports torch
+
         return ArrayEngine(self.policy.model, self.resources.config.engine)
 
     @cached_property

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
 from stepwell.core import SamplingParams, WeightsError
-from stepwell.engines import ArrayEngine, EmbeddedEngine, fingerprint_of
 from stepwell.rollout import Job, Rollout, RolloutResult
 
 if TYPE_CHECKING:
+    import torch
+
+    from stepwell.engines import ArrayEngine, EmbeddedEngine
     from stepwell.runs.build.agent_rollout import AgentRollout
 
 Weights = Callable[[], Mapping[str, Any]]
@@ -65,6 +65,8 @@ class LocalRunner:
 
     def publish(self, version: int, weights: Weights) -> str:
         """Load the weights at once; the engine must report the fingerprint of what it was given."""
+        from stepwell.engines import fingerprint_of  # imports torch
+
         tensors = weights()
         published = fingerprint_of(tensors, self.dtype)
         self.engine.load_weights(version, tensors)
