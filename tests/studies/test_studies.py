@@ -105,7 +105,7 @@ def test_a_run_that_fails_is_told_and_the_others_come_to_their_end(tmp_path: Pat
     options: dict[str, Any] = {"folder": folder, "workers": 2, "console": Console(file=output, width=300)}
     early = run_study(file, limit_s=0.5, **options)
     assert (early.ending, early.num_done, early.failed) == ("limit", 0, [])
-    assert re.search(r"time .*: [0-2] runs save and stop", output.getvalue())
+    assert re.search(r"the time is up: [0-2] runs save and stop", output.getvalue())
     session = run_study(file, **options)
     assert (session.ending, session.num_done, session.num_runs) == ("failed", 1, 2)
     assert session.failed == ["frozenlake-grpo-seed0"]

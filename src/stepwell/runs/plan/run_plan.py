@@ -5,8 +5,6 @@ from __future__ import annotations
 from stepwell.config.run import RunConfig
 from stepwell.policies.numerics import check_dtype
 from stepwell.runs.build.components import Components
-from stepwell.runs.build.worker_groups import describe_workers
-from stepwell.runs.plan.agent_plan import AgentPlan
 from stepwell.runs.plan.base_plan import BasePlan
 from stepwell.runs.plan.language_plan import LanguagePlan
 from stepwell.runs.plan.robot_plan import RobotPlan
@@ -21,6 +19,8 @@ def plan_run(config: RunConfig) -> str:
     try:
         lines = list(_choose_plan(components).lines())
         if config.workers.mode != "off":
+            from stepwell.runs.build.worker_groups import describe_workers  # imports torch
+
             workers = enumerate(describe_workers(config, components.recipe))
             lines += [format_line("" if i else "workers", text) for i, text in workers]
     finally:
@@ -30,5 +30,7 @@ def plan_run(config: RunConfig) -> str:
 
 def _choose_plan(components: Components) -> BasePlan:
     if components.config.own_agent.function is not None:
+        from stepwell.runs.plan.agent_plan import AgentPlan  # imports the gateway and the pool
+
         return AgentPlan(components)
     return RobotPlan(components) if components.is_robot else LanguagePlan(components)
