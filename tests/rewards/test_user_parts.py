@@ -99,6 +99,8 @@ def test_a_function_without_a_module_says_how_to_write_it() -> None:
 def test_a_part_without_a_name_has_that_of_its_function() -> None:
     parts = load_config("frozenlake", [f'rewards.parts=["{FUNCTIONS}:brevity"]']).rewards.parts
     assert parts == (OwnPartConfig(name="brevity", function=f"{FUNCTIONS}:brevity"),)
+    (large,) = load_config("frozenlake", ['rewards.parts=[{function="a:My_Part"}]']).rewards.parts
+    assert large.name == "my_part"  # names in figures are lower case
 
 
 def test_a_function_may_be_given_as_an_object() -> None:

@@ -205,7 +205,7 @@ def test_an_agent_that_never_ends_is_cancelled_or_else_stopped(
         ("agent_error", True),
     ]
     assert "no end within 0.4 s" in results[1].error and ending in results[1].error
-    assert 0.2 <= results[1].wall_s < 60
+    assert 0.2 <= results[1].wall_s < 60  # timed by its process, which starts later than the limit
 
 
 def test_a_crash_says_where_in_the_agents_code_it_was(doing: AgentProcesses) -> None:
