@@ -208,6 +208,16 @@ def find_declaration(kind: Kind, name: str) -> Declaration:
     return declared
 
 
+def read_traits(kind: Kind, name: str, kwargs: Mapping[str, Any]) -> Any:
+    """The traits of a call with these keyword arguments; unknown ones are refused."""
+    declaration = find_declaration(kind, name)
+    if unknown := sorted(set(kwargs) - set(declaration.arguments)):
+        raise InputError(
+            f"{name} has no argument {unknown[0]!r}; it takes {', '.join(declaration.arguments)}"
+        )
+    return declaration.traits_of(kwargs)
+
+
 def load_function(kind: Kind, name: str) -> Callable[..., Any]:
     """The function behind a name."""
     if name in BUILT_IN[kind]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stepwell.algos import Timeline
 from stepwell.algos.credit.result import CreditResult
-from stepwell.algos.declarations import CreditTraits, find_declaration, load_function
+from stepwell.algos.declarations import CreditTraits, load_function, read_traits
 from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
 from stepwell.core.errors import InputError
 
@@ -33,12 +33,8 @@ _VALUES: dict[str | None, tuple[str, ...]] = {
 
 def check_credit(name: str, kwargs: Mapping[str, Any] | None = None) -> ContractReport:
     """Report whether the credit function `name`, called with `kwargs`, keeps its contract."""
-    declaration, given = find_declaration("credit", name), dict(kwargs or {})
-    if unknown := sorted(set(given) - set(declaration.arguments)):
-        raise InputError(
-            f"{name} has no argument {unknown[0]!r}; it takes {', '.join(declaration.arguments)}"
-        )
-    probe = CreditProbe(name, load_function("credit", name), declaration.traits_of(given), given)
+    given = dict(kwargs or {})
+    probe = CreditProbe(name, load_function("credit", name), read_traits("credit", name, given), given)
     return run_checks(f"credit {name}", CHECKS, probe)
 
 

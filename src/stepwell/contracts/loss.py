@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stepwell.algos import LossInputs, Timeline
-from stepwell.algos.declarations import LossTraits, find_declaration, load_function
+from stepwell.algos.declarations import LossTraits, load_function, read_traits
 from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
 from stepwell.core.errors import InputError
 
@@ -24,12 +24,8 @@ _FIELDS = {"advantages": "advantages", "behavior": "behavior_logprobs", "referen
 
 def check_loss(name: str, kwargs: Mapping[str, Any] | None = None) -> ContractReport:
     """Report whether the loss `name`, called with `kwargs`, keeps its contract."""
-    declaration, given = find_declaration("loss", name), dict(kwargs or {})
-    if unknown := sorted(set(given) - set(declaration.arguments)):
-        raise InputError(
-            f"{name} has no argument {unknown[0]!r}; it takes {', '.join(declaration.arguments)}"
-        )
-    probe = LossProbe(name, load_function("loss", name), declaration.traits_of(given), given)
+    given = dict(kwargs or {})
+    probe = LossProbe(name, load_function("loss", name), read_traits("loss", name, given), given)
     return run_checks(f"loss {name}", CHECKS, probe)
 
 
