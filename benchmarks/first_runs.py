@@ -1,6 +1,7 @@
 """What a newcomer runs first, by the printed commands alone: does it learn, and how long does it take?
 
     python benchmarks/first_runs.py --seeds 0 1 2      # results/first_runs.json
+    python benchmarks/first_runs.py --workers 5 --name h200_machine    # many cores: two for each run
 
 NumberLine is cut out of README.md, the environment of `init env` is written by `stepwell init env`, and
 the tool agent is trained by the commands of docs/own_agent.md. Each case must rise by at least
@@ -18,15 +19,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from stepwell.runs.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULT = Path(__file__).parent / "results" / "first_runs.json"
+RESULTS = Path(__file__).parent / "results"
 STEPWELL = [sys.executable, "-m", "stepwell"]
 RISE, LIMIT_S = 0.3, 300.0
+NUM_CORES = 2
 
 
 def prepare_number_line(folder: Path, seed: int) -> list[list[str]]:
@@ -64,14 +68,16 @@ CASES = {
 }
 
 
-def measure(case: str, seed: int) -> dict[str, Any]:
+def measure(case: str, seed: int, first_core: int) -> dict[str, Any]:
     """One case from an empty folder: held-out success before and after, and all of its time."""
+    cores = f"{first_core}-{first_core + NUM_CORES - 1}"
+    env = os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(NUM_CORES)}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         commands = CASES[case](folder, seed)
         began = time.perf_counter()
         for command in commands:
-            subprocess.run(command, cwd=folder, check=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+            subprocess.run(["taskset", "-c", cores, *command], cwd=folder, check=True, env=env)
         seconds = time.perf_counter() - began
         summary = json.loads((folder / "runs" / "run" / "summary.json").read_text())
     before, after = summary["before"], summary["after"]
@@ -93,13 +99,28 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--workers", type=int, default=1, help="runs at the same time, two cores for each")
+    parser.add_argument("--name", help="of the result: first_runs_NAME.json")
     args = parser.parse_args()
-    rows = []
-    for case in args.cases:
-        for seed in args.seeds:
-            rows.append(measure(case, seed))
-            RESULT.write_text(json.dumps({"machine": describe_machine(), "runs": rows}, indent=2) + "\n")
-    for row in rows:
+    result = RESULTS / ("first_runs.json" if args.name is None else f"first_runs_{args.name}.json")
+    free_cores: Queue[int] = Queue()
+    for worker in range(args.workers):
+        free_cores.put(worker * NUM_CORES)
+    rows: list[dict[str, Any]] = []
+
+    def measure_on_free_cores(case: str, seed: int) -> None:
+        first_core = free_cores.get()
+        rows.append(measure(case, seed, first_core))
+        free_cores.put(first_core)
+        result.write_text(json.dumps({"machine": describe_machine(), "runs": rows}, indent=2) + "\n")
+
+    with ThreadPoolExecutor(args.workers) as pool:
+        pending = [
+            pool.submit(measure_on_free_cores, case, seed) for case in args.cases for seed in args.seeds
+        ]
+        for future in pending:
+            future.result()
+    for row in sorted(rows, key=lambda row: (row["case"], row["seed"])):
         figures = f"{row['before']['success']:.2f} -> {row['after']['success']:.2f}"
         print(
             f"{row['case']:<12} seed {row['seed']}  {figures}  {row['seconds']:.0f} s  holds: {row['holds']}"

@@ -18,12 +18,14 @@ import argparse
 import json
 import platform
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from stepwell.config.loading import load_config
@@ -45,8 +47,10 @@ class FaultyLoop(TrainingLoop):
     """The training loop, with faults planted before the updates in `plant_at`."""
 
     plant_at: frozenset[int] = frozenset()
-    healthy: list[dict[str, float]] = field(default_factory=list)
+    rows: list[dict[str, float]] = field(default_factory=list)
     planted: list[dict[str, Any]] = field(default_factory=list)
+    errors: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    _fault: str = "healthy"
     _previous: Weights | None = None
 
     def _update(self) -> bool:
@@ -62,27 +66,40 @@ class FaultyLoop(TrainingLoop):
         update, source = self.state.update, self._source
         groups = f"{self.folder.name}-fault-{len(self.planted)}"  # a group of siblings is named once
         self._source = PlayedSource(self.config, self.components, groups, self._tasks)
+        self._fault = name
+        kept, self.rows = self.rows, []
         with plant(self):
             try:
                 super()._update()
                 message = None
             except ParityError as error:
                 message = str(error)
-        self.planted.append({"update": update + 1, "fault": name, "is_caught": message is not None})
+        self._fault = "healthy"
+        checked, self.rows = self.rows, kept
+        self.planted.append(
+            {"update": update + 1, "fault": name, "is_caught": message is not None} | checked[0]
+        )
         if message is not None:
-            self.healthy.pop()  # what `_check_parity` noted is the fault's
             self.planted[-1]["message"] = message.split("; ", 1)[-1].split(". The data")[0]
         self._source = source
         self._publish()
 
     def _check_parity(self, gaps: LogprobGaps, measure_errors: Callable[[], LogprobErrors | None]) -> None:
-        self.healthy.append({"mean": gaps.mean_abs, "max": gaps.max_abs, "tokens": gaps.num_tokens})
+        row = {"mean": gaps.mean_abs, "max": gaps.max_abs, "tokens": gaps.num_tokens}
         if self._parity is not None:
             self._parity.errors = None
-        super()._check_parity(gaps, measure_errors)
-        assert self._parity is not None
-        if (errors := self._parity.errors) is not None:
-            self.healthy[-1] |= {"engine_farther": errors.engine_farther, "compared": errors.num_tokens}
+            usual = self._parity._usual_mean
+            row["rise"] = gaps.typical_mean / usual if usual > 0 else 0.0
+        began = time.perf_counter()
+        try:
+            super()._check_parity(gaps, measure_errors)
+        finally:
+            row["seconds"] = round(time.perf_counter() - began, 4)
+            if self._parity is not None and (errors := self._parity.errors) is not None:
+                row |= {"engine_farther": errors.engine_farther, "compared": errors.num_tokens}
+                both = np.stack([errors.engine, errors.trainer]).astype(np.float32)
+                self.errors[f"{self.state.update}/{self._fault}"] = both
+            self.rows.append(row)
 
 
 class PrintedNotes(Monitor):
@@ -166,6 +183,7 @@ def main() -> None:
     parser.add_argument("config", help="a preset or a TOML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--plants", type=int, default=3, help="updates at which every fault is planted")
+    parser.add_argument("--errors", type=Path, help="an .npz file for all errors against float32")
     parser.add_argument("--name", required=True, help="of the result: parity_faults_NAME.json")
     args = parser.parse_args()
     parity.TRUTH_EVERY = 1  # in every update, for the record
@@ -182,6 +200,8 @@ def main() -> None:
             stopped = str(error)
         finally:
             components.close()
+    if args.errors is not None:
+        np.savez_compressed(args.errors, **loop.errors)
     missed = [row for row in loop.planted if not row["is_caught"]]
     result = {
         "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
@@ -191,7 +211,7 @@ def main() -> None:
         "num_planted": len(loop.planted),
         "num_missed": len(missed),
         "planted": loop.planted,
-        "healthy": loop.healthy,
+        "healthy": loop.rows,
     }
     (RESULTS / f"parity_faults_{args.name}.json").write_text(json.dumps(result, indent=1) + "\n")
     print(f"{loop.state.update} updates, false stop: {stopped}")
