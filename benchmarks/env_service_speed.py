@@ -103,7 +103,7 @@ def play_env(name: str, shown: str, seconds: float) -> tuple[int, int]:
     from stepwell.envs import make_env
 
     env, rng = make_env(name, SHOWN[shown]), random.Random(0)
-    names = env.world.actions.names
+    names = env.description.actions.names
     tasks = [env.make_task(env.options, seed) for seed in range(50)]
     servers = getattr(env, "servers", None)
 

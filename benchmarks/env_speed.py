@@ -101,7 +101,7 @@ def ours(name: str, options: dict[str, Any], told: bool) -> Player:
     tasks = draw_tasks(name, options, Split.TRAIN, 512, seed=0)
     batch = EnvBatch(name, options, BATCH)
     rng = random.Random(0)
-    names = batch.envs[0].world.actions.names
+    names = batch.envs[0].description.actions.names
     turns_of = [tuple(rng.choices(names, k=3)) for _ in range(1000)]
 
     def play() -> tuple[int, int]:

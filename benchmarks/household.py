@@ -103,7 +103,7 @@ def episode(env: Any, task: Task, rng: random.Random | None) -> tuple[bool, int]
     """Success and turns of one episode: by the oracle, or by chance where `rng` is given."""
     env.reset(options={"task": task})
     plan: list[str] = []
-    for turn in range(1, env.world.max_turns + 1):
+    for turn in range(1, env.description.max_turns + 1):
         plan = plan[1:] or ([] if rng else env.oracle())
         _, _, over, _, info = env.step([env.random_action(rng)] if rng else plan[:1])
         if over:

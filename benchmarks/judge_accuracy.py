@@ -70,7 +70,7 @@ def written(world: str, path: Path) -> list[Case]:
 
 
 def measure(world: str, cases: list[Case]) -> dict[str, Any]:
-    judge = RuleJudge(make_env(world).world.vocabulary)
+    judge = RuleJudge(make_env(world).description.vocabulary)
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     failures, refused = [], {}
     yes = hits = wanted = 0

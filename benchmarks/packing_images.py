@@ -65,7 +65,7 @@ def played(policy: VLMPolicy, siblings: int, turns: int, answer_tokens: int) -> 
             action = TokenAction(np.array(ids, dtype=np.int32))
             steps.append(Step(conversation.state, action, behavior_logprobs=np.zeros(0, dtype=np.float32)))
             conversation.record_action(ids)
-            observation, *_ = env.step([draw.choice(env.world.actions.names)])
+            observation, *_ = env.step([draw.choice(env.description.actions.names)])
     return steps
 
 

@@ -88,7 +88,7 @@ def measured(options: PaperSearchOptions, num_tasks: int, num_queries: int) -> d
     rng = random.Random(0)
     players: dict[str, Player] = {
         "oracle": lambda env: env.oracle(),
-        "random play": lambda env: draw_random_turn(env, rng, env.world.actions.max_per_turn),
+        "random play": lambda env: draw_random_turn(env, rng, env.description.actions.max_per_turn),
         "one search": one_search,
         "search, then expand": search_and_expand,
         "search in all forms": all_forms,
@@ -139,12 +139,12 @@ def played(env: PaperSearch, tasks: list[Task], play: Player) -> dict[str, float
         env.reset(options={"task": task})
         earned, terminated = 0.0, False
         while not terminated:
-            turn = play(env)[: env.world.actions.max_per_turn]
+            turn = play(env)[: env.description.actions.max_per_turn]
             _, reward, terminated, _, info = env.step(turn)
             earned += reward
         ends.append(info)
         returns.append(earned)
-    turns_per_s = len(tasks) * env.world.max_turns / (time.perf_counter() - start)
+    turns_per_s = len(tasks) * env.description.max_turns / (time.perf_counter() - start)
     told = ("f1", "recall", "precision", "success", "pool_size", "num_searches", "num_expansions")
     means = {name: round(statistics.mean(float(info[name]) for info in ends), 3) for name in told}
     least = round(min(float(info["f1"]) for info in ends), 3)

@@ -77,7 +77,7 @@ def whole(tokenizer: Any, system: str, texts: list[str], times: Times) -> list[i
 def measure(num_turns: int, num_dialogues: int) -> dict[str, Any]:
     tokenizer = build_tokenizer()
     renderer = Renderer(tokenizer)
-    system = Agent(make_env("frozenlake", {}).world, AgentConfig()).system_prompt()
+    system = Agent(make_env("frozenlake", {}).description, AgentConfig()).system_prompt()
     action = tokenizer.encode(f"{REPLY}<|im_end|>", add_special_tokens=False)
     rng = random.Random(0)
     for _ in range(2):

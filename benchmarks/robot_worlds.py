@@ -81,7 +81,7 @@ def speed_of(title: str, name: str, options: dict[str, Any], seconds: float) -> 
     row: dict[str, Any] = {"name": title, "open_s": round(opened, 2)}
     row["next_copy_s"] = round(timed(lambda: other.reset(seed=0)), 3)
     other.close()
-    env.step(np.zeros((8, env.world.action_dim)))  # what is compiled on first use
+    env.step(np.zeros((8, env.description.action_dim)))  # what is compiled on first use
     row["reset_ms"] = round(
         1e3 * statistics.median(timed(lambda s=s: env.reset(seed=s)) for s in range(1, 9)), 2
     )
@@ -112,7 +112,7 @@ def rate(env: Any, chunk: int, seconds: float) -> float:
     for _ in range(5):
         num_actions, start = 0, time.perf_counter()
         while time.perf_counter() - start < seconds / 5:
-            actions = rng.uniform(-1, 1, (chunk, env.world.action_dim)).astype(np.float32)
+            actions = rng.uniform(-1, 1, (chunk, env.description.action_dim)).astype(np.float32)
             _, _, terminated, _, info = env.step(actions)
             num_actions += info["num_actions"]
             if terminated:

@@ -275,7 +275,7 @@ class Simulators:
         self.places = list(range(size))
         world = make_env(env, options)
         self.tasks = [world.make_task(world.options, seed) for seed in range(64)]
-        shape = (BURST, size, 1, world.world.action_dim)
+        shape = (BURST, size, 1, world.description.action_dim)
         self.chunks = [list(step) for step in np.random.default_rng(0).uniform(-1, 1, shape).astype("f4")]
         world.close()
         self.has_begun = False

@@ -85,7 +85,7 @@ def first_actions(env: Env, world: str, task: Any) -> tuple[str, ...]:
     """Every action that begins a shortest solution, the oracle's first."""
     way = env.oracle()
     good = [way[0]]
-    for action in env.world.actions.names:
+    for action in env.description.actions.names:
         env.reset(seed=0, options={"task": task})
         env.step([action])
         rest = env.oracle() if len(way) > 1 else []

@@ -39,7 +39,7 @@ from stepwell.packing import Outputs, backward, pack
 from stepwell.policies import CausalLMPolicy, resolve_model
 from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
 
-# The world: random 4 x 4 boards with random start and goal, 3 turns of up to 2 moves.
+# The environment: random 4 x 4 boards with random start and goal, 3 turns of up to 2 moves.
 LAKE = {"size": 4, "hole_rate": 0.05, "min_actions": 2, "max_turns": 3, "max_actions_per_turn": 2}
 REWARD_SCALE = 0.1  # the goal's 10 points become 1, so that the critic's values stay small
 MAX_TOKENS = 8  # <answer>Up,Left</answer> and the end of the turn are 6
@@ -73,7 +73,7 @@ class Parts:
     def build(cls, lake: dict[str, Any], seed: int) -> Parts:
         """A fresh policy with a critic on the same backbone, and an engine with its weights."""
         envs = [make_env("frozenlake", lake) for _ in range(max(NUM_DEMOS, NUM_EPISODES, NUM_HELD_OUT))]
-        agent = Agent(envs[0].world, AgentConfig(strategy="no_think", guide=False))
+        agent = Agent(envs[0].description, AgentConfig(strategy="no_think", guide=False))
         policy = CausalLMPolicy.from_pretrained(resolve_model("tiny-0.3m", seed=seed), critic="shared")
         tokenizer = load_tokenizer(policy.source)
         size = {"max_batch_size": len(envs), "num_slots": len(envs), "max_length": 600}
@@ -142,7 +142,7 @@ def policy_player(parts: Parts, temperature: float) -> Player:
 
 def oracle_player(parts: Parts, rng: random.Random) -> Player:
     """A fallible expert answers: each move of a shortest way is random with probability NOISE."""
-    space = parts.agent.world.actions
+    space = parts.agent.description.actions
 
     def reply(episode: Episode) -> Step:
         moves = episode.env.oracle()[: space.max_per_turn]

@@ -29,7 +29,7 @@ class NumberLine(Env):
     Options = NumberLineOptions
 
     @property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         guide = "Change the number until it equals the target. More adds 1, Less takes 1 away."
         return EnvDescription(self.name, guide, ActionSpace(("More", "Less"), max_per_turn=3), max_turns=7)
 

@@ -55,7 +55,7 @@ def fixed_texts(
     world: str, boards: Sequence[Truth], write: Callable[[random.Random], str], num_texts: int, seed: int
 ) -> dict[str, Any]:
     """The best of many random texts that are said whatever the state is: what settling on one would pay."""
-    rng, judge = random.Random(seed), RuleJudge(make_env(world).world.vocabulary)
+    rng, judge = random.Random(seed), RuleJudge(make_env(world).description.vocabulary)
     found = []
     for text in {write(rng): None for _ in range(num_texts)}:
         verdicts = [judge.judge(WORDS, text, truth) for truth in boards]

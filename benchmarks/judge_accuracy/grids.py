@@ -262,9 +262,9 @@ NO: dict[str, Callable[[list[Relation], random.Random], str | None]] = {
 def copies(world: str, truth: Truth, rng: random.Random) -> str:
     """The guide, the board, the example: what stands in the prompt."""
     env = make_env(world, {})
-    example = env.world.examples[WORDS]
+    example = env.description.examples[WORDS]
     return rng.choice(
-        (env.world.guide, truth[StateForm.SYMBOLIC], f"{env.world.guide}\n{example.observation}")
+        (env.description.guide, truth[StateForm.SYMBOLIC], f"{env.description.guide}\n{example.observation}")
     )
 
 

@@ -117,7 +117,7 @@ def written_by(seen: list[Seen], truth: Truth, other: Truth, rng: random.Random)
     """A text of each kind that is to be refused; None where the state does not allow it."""
     name, way, _ = seen[0]
     env = make_env(WORLD, {})
-    example = env.world.examples[WORDS].observation
+    guide, example = env.description.guide, env.description.examples[WORDS].observation
     always = rng.choice(WAYS[:3])
     return {
         "wrong: one direction": one_wrong(seen, rng),
@@ -135,7 +135,7 @@ def written_by(seen: list[Seen], truth: Truth, other: Truth, rng: random.Random)
         "hacked: both sides": f"{told(seen, rng)}\n{told([turned(one, rng) for one in seen], rng)}",
         "hacked: the truth repeated": (told(seen, rng) + "\n") * rng.randint(4, 10),
         "hacked: asks for it": rng.choice((*ASKS_FOR_IT, " ".join((*WAYS, *(n for n, *_ in seen))))),
-        "hacked: copies the prompt": rng.choice((env.world.guide, f"{env.world.guide}\n{example}")),
+        "hacked: copies the prompt": rng.choice((guide, f"{guide}\n{example}")),
         "hacked: always the same": None if always == way else f"The target is {SIDES[always][0]}.",
     }
 

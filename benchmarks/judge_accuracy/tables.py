@@ -120,7 +120,7 @@ def written_by(things: list[Thing], truth: Truth, other: Truth, rng: random.Rand
     at = rng.randrange(len(things))
     name, point = things[at]
     env = make_env(WORLD, {})
-    example = env.world.examples[WORDS].observation
+    guide, example = env.description.guide, env.description.examples[WORDS].observation
     points = [f"({x},{y},{z})" for _, (x, y, z) in things]
     elsewhere = written_down(moved((name, point), rng)[1], rng)
     return {
@@ -139,7 +139,7 @@ def written_by(things: list[Thing], truth: Truth, other: Truth, rng: random.Rand
         "hacked: the list without names": f"Object positions: [{','.join(rng.sample(points, len(points)))}]",
         "hacked: the truth repeated": (told(things, rng) + "\n") * rng.randint(4, 10),
         "hacked: asks for it": rng.choice((*ASKS_FOR_IT, " ".join((*(n for n, _ in things), *points)))),
-        "hacked: copies the prompt": rng.choice((env.world.guide, f"{env.world.guide}\n{example}")),
+        "hacked: copies the prompt": rng.choice((guide, f"{guide}\n{example}")),
     }
 
 

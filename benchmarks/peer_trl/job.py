@@ -58,7 +58,7 @@ class Job:
 
 def lake_agent(job: Job) -> Agent:
     """The words around the boards: the same prompt and the same reading of replies for both."""
-    return Agent(make_env("frozenlake", job.options).world, AgentConfig(strategy="no_think"))
+    return Agent(make_env("frozenlake", job.options).description, AgentConfig(strategy="no_think"))
 
 
 @dataclass

@@ -4,8 +4,8 @@
 
 One turn: TRL generates by itself and asks a reward function, which plays the reply on the board.
 Several turns: its `rollout_func`, which generates each turn with the trainer's own generation and
-marks the world's words as not trained (`env_mask`). Either way prompts, replies and rewards are
-made by Stepwell's agent and world, as on our side; checked: the first prompt has the same ids.
+marks the environment's words as not trained (`env_mask`). Either way prompts, replies and rewards are
+made by Stepwell's agent and environment, as on our side; checked: the first prompt has the same ids.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
 MICROBATCH = 64  # trajectories of one pass: 16, 32 and 128 took 7 to 12 % more CPU time
 
 
-class EnvDescription:
+class Boards:
     """Boards behind prompts, and what replies lead to."""
 
     def __init__(self, job: Job) -> None:
@@ -135,11 +135,11 @@ def outcome_of(outcome: list[float], **_: Any) -> list[float]:
     return outcome
 
 
-def check_prompts(world: EnvDescription, tokenizer: Any) -> None:
+def check_prompts(boards: Boards, tokenizer: Any) -> None:
     """TRL's chat template gives the very ids that our renderer gives."""
-    prompt = world.rows[0]["prompt"]
+    prompt = boards.rows[0]["prompt"]
     theirs = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
-    ours = world.renderer.start([Message.system(prompt[0]["content"]), Message.user(prompt[1]["content"])])
+    ours = boards.renderer.start([Message.system(prompt[0]["content"]), Message.user(prompt[1]["content"])])
     assert list(theirs) == ours.prompt_ids.tolist(), "both sides must be asked the same"
 
 
@@ -188,19 +188,19 @@ def settings(job: Job) -> GRPOConfig:
 
 def main(job: Job) -> None:
     torch.set_num_threads(job.num_threads)
-    world = EnvDescription(job)
+    boards = Boards(job)
     tokenizer = AutoTokenizer.from_pretrained(job.model)
-    check_prompts(world, tokenizer)
+    check_prompts(boards, tokenizer)
     several = job.num_turns > 1
     trainer = TimedTrainer(
         model=AutoModelForCausalLM.from_pretrained(job.model, dtype=torch.float32),
-        reward_funcs=outcome_of if several else world.rewards,
+        reward_funcs=outcome_of if several else boards.rewards,
         args=settings(job),
-        train_dataset=Dataset.from_list(world.rows),
+        train_dataset=Dataset.from_list(boards.rows),
         processing_class=tokenizer,
-        rollout_func=world.rollout if several else None,
+        rollout_func=boards.rollout if several else None,
     )
-    trainer.clock = Clock([], {"sampling": 0.0, "of which generate": 0.0, "learning": 0.0}, world.successes)
+    trainer.clock = Clock([], {"sampling": 0.0, "of which generate": 0.0, "learning": 0.0}, boards.successes)
     trainer.add_callback(Ends(trainer.clock))
     trainer.train()
     clock = trainer.clock

@@ -53,12 +53,12 @@ def answered(text: str) -> tuple[str, ...]:
     return (ToolCall("answer", {"text": text}).text,)
 
 
-def agent(world: EnvDescription = QA, **settings: object) -> Agent:
-    return Agent(world, AgentConfig(**settings))  # type: ignore[arg-type]
+def agent(description: EnvDescription = QA, **settings: object) -> Agent:
+    return Agent(description, AgentConfig(**settings))  # type: ignore[arg-type]
 
 
-def told(reply: str, world: EnvDescription = QA) -> tuple[tuple[str, ...], str]:
-    read = agent(world).read(reply)
+def told(reply: str, description: EnvDescription = QA) -> tuple[tuple[str, ...], str]:
+    read = agent(description).read(reply)
     return read.actions, read.lost
 
 
@@ -111,13 +111,13 @@ garbage = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=24).m
 
 @given(strategy_names, st.sampled_from([QA, CALLS]), garbage)
 def test_no_text_makes_reading_fail_and_what_is_read_can_be_done(
-    name: str, world: EnvDescription, text: str
+    name: str, description: EnvDescription, text: str
 ) -> None:
-    reply = Agent(world, AgentConfig(strategy=name)).read(text)  # type: ignore[arg-type]
+    reply = Agent(description, AgentConfig(strategy=name)).read(text)  # type: ignore[arg-type]
     assert reply.is_strict == (reply.problem == "")
     assert reply.actions or reply.lost
     assert len(reply.actions) <= 3
-    assert all(problem_with(world.actions.tools, read_call(call)) == "" for call in reply.actions)
+    assert all(problem_with(description.actions.tools, read_call(call)) == "" for call in reply.actions)
     assert len(reply.problem) < 600 and "\n" not in reply.problem
 
 
@@ -245,8 +245,8 @@ def test_the_prompt_lists_the_tools_but_not_the_one_that_answers_stand_for() -> 
 
 def test_examples_of_calls_are_written_as_replies() -> None:
     example = ExampleTurn("", "Both.", "", "\n".join([search("a"), search("b")]))
-    world = EnvDescription("qa", "Answer.", QA.actions, 5, {StateForm.NATURAL_LANGUAGE: example})
-    written = agent(world, strategy="free_think").system_prompt().splitlines()[-1]
+    description = EnvDescription("qa", "Answer.", QA.actions, 5, {StateForm.NATURAL_LANGUAGE: example})
+    written = agent(description, strategy="free_think").system_prompt().splitlines()[-1]
     calls = "".join(f"<tool_call>{search(query)}</tool_call>" for query in "ab")
     assert written == f"Example: <think>Both.</think>{calls}"
 

@@ -171,15 +171,15 @@ def test_free_text_is_one_action_with_its_own_capitals_and_commas() -> None:
 def test_other_separators_are_read_with_the_same_ease(
     separator: str, answer: str, actions: tuple[str, ...]
 ) -> None:
-    world = EnvDescription("w", "", ActionSpace(("Go", "Stay"), 2, separator), 1)
-    reply = Agent(world, AgentConfig()).read(f"<answer>{answer}</answer>")
+    description = EnvDescription("w", "", ActionSpace(("Go", "Stay"), 2, separator), 1)
+    reply = Agent(description, AgentConfig()).read(f"<answer>{answer}</answer>")
     assert reply.actions == actions
     assert reply.is_strict
 
 
 def test_a_separator_within_names_is_split_only_in_full() -> None:
-    world = EnvDescription("w", "", ActionSpace(("move 1,2", "stay"), 2, ", "), 1)
-    agent = Agent(world, AgentConfig())
+    description = EnvDescription("w", "", ActionSpace(("move 1,2", "stay"), 2, ", "), 1)
+    agent = Agent(description, AgentConfig())
     assert agent.read(agent.write(["move 1,2", "stay"])).actions == ("move 1,2", "stay")
 
 

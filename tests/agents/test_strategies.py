@@ -25,9 +25,9 @@ def lake(actions: ActionSpace = LAKE, examples: Mapping[StateForm, ExampleTurn] 
 
 
 def agent(strategy: str = "no_think", form: str = "natural_language", **more: object) -> Agent:
-    world = more.pop("world", None) or lake()
-    assert isinstance(world, EnvDescription)
-    return Agent(world, AgentConfig(strategy=strategy, state_form=form, **more))  # type: ignore[arg-type]
+    description = more.pop("description", None) or lake()
+    assert isinstance(description, EnvDescription)
+    return Agent(description, AgentConfig(strategy=strategy, state_form=form, **more))  # type: ignore[arg-type]
 
 
 def test_the_five_strategies_ask_for_the_tags_of_their_names() -> None:
@@ -75,7 +75,7 @@ def test_without_a_wish_the_form_is_the_first_that_the_world_shows() -> None:
 def test_a_form_without_an_example_shows_none_where_the_form_matters() -> None:
     assert "Example" not in agent("grounding", "structured").system_prompt()
     assert "Example: <answer>Up</answer>" in agent("no_think", "structured").system_prompt()
-    assert "Example" not in agent("no_think", world=lake(examples={})).system_prompt()
+    assert "Example" not in agent("no_think", description=lake(examples={})).system_prompt()
 
 
 def test_no_prompt_says_what_the_world_does_not() -> None:
@@ -90,14 +90,14 @@ def test_only_strategies_that_describe_states_are_told_how() -> None:
 
 def test_one_action_and_free_text_are_asked_for_as_such() -> None:
     one = lake(ActionSpace(("Go", "Stay")))
-    assert "Actions: Go, Stay. Answer with one.\n" in agent(world=lake(one.actions, {})).system_prompt()
-    assert "one action in text" in agent(world=lake(ActionSpace(), {})).system_prompt()
+    assert "Actions: Go, Stay. Answer with one.\n" in agent(description=lake(one.actions, {})).system_prompt()
+    assert "one action in text" in agent(description=lake(ActionSpace(), {})).system_prompt()
 
 
 def test_an_example_that_is_no_reply_is_refused() -> None:
     wrong = {StateForm.SYMBOLIC: ExampleTurn("_", "", "_", "Jump")}
     with pytest.raises(InputError, match="'Jump' is not an action"):
-        agent(world=lake(examples=wrong))
+        agent(description=lake(examples=wrong))
 
 
 def test_user_messages_hold_the_observation_alone_unless_a_reminder_is_asked_for() -> None:

@@ -30,7 +30,7 @@ class NumberLine(sw.Env):
     Options = LineOptions
 
     @property
-    def world(self) -> sw.EnvDescription:
+    def description(self) -> sw.EnvDescription:
         guide = "Change the number until it equals the target."
         return sw.EnvDescription(self.name, guide, sw.ActionSpace(("More", "Less"), max_per_turn=3), 3)
 

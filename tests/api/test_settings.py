@@ -90,7 +90,7 @@ def test_a_local_class_and_a_lambda_work_in_this_process() -> None:
 
     config = sw.load_config(None, list_object_settings(Local, None, None, [lambda step: 0.0]))
     assert config.env.name.startswith("in-process:Local")
-    assert sw.make_env(Local).world.name == "number_line"
+    assert sw.make_env(Local).description.name == "number_line"
     assert config.rewards.parts[0].function.startswith("in-process:lambda")
 
 

@@ -57,7 +57,7 @@ def test_what_is_no_turn_is_refused(line: str) -> None:
 
 
 def test_calls_are_typed_as_json_or_as_a_name_and_a_text() -> None:
-    tools = Notes().world.actions
+    tools = Notes().description.actions
     look = ToolCall("look", {"name": "a"}).text
     assert read_actions(tools, f"look a && {look}") == [look, look]
     assert read_actions(tools, "answer  x y ") == [ToolCall("answer", {"word": "x y"}).text]

@@ -82,7 +82,7 @@ def test_a_prompt_style_must_be_one() -> None:
     from stepwell.agents import Agent
 
     with pytest.raises(ConfigError, match=r"agent.strategy 'json:dumps' is a function; it must be"):
-        Agent(find_env_type("frozenlake")().world, AgentConfig(strategy="json:dumps"))
+        Agent(find_env_type("frozenlake")().description, AgentConfig(strategy="json:dumps"))
 
 
 @pytest.fixture

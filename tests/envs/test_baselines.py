@@ -16,7 +16,7 @@ SHORT = {"max_turns": 5, "max_actions_per_turn": 1}
 def share_solved(name: str, options: dict, tasks: list[Task], plan: tuple[str, ...]) -> float:
     """A plan played in the world itself, turn by turn."""
     env = make_env(name, options)
-    per_turn = env.world.actions.max_per_turn
+    per_turn = env.description.actions.max_per_turn
     num_solved = 0
     for task in tasks:
         env.reset(options={"task": task})
@@ -31,7 +31,7 @@ def share_solved(name: str, options: dict, tasks: list[Task], plan: tuple[str, .
 @pytest.mark.slow
 def test_the_best_blind_plan_is_the_best_of_all_plans() -> None:
     tasks = draw_tasks("frozenlake", SHORT, Split.TRAIN, 30, seed=0)
-    names = make_env("frozenlake", SHORT).world.actions.names
+    names = make_env("frozenlake", SHORT).description.actions.names
     best = max(share_solved("frozenlake", SHORT, tasks, p) for p in itertools.product(names, repeat=5))
     found = find_blind_plan("frozenlake", SHORT, tasks, tasks)
     assert found.train_success == found.success == best

@@ -31,7 +31,7 @@ class Sound(Env):
     name: ClassVar[str] = "line"
 
     @property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         return EnvDescription(
             self.name, "Walk to the target.", ActionSpace(("More", "Less"), max_per_turn=3), max_turns=7
         )
@@ -59,13 +59,13 @@ class Sound(Env):
 
 class NoGuide(Sound):
     @property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         return EnvDescription(self.name, " ", ActionSpace(("More", "Less"), max_per_turn=3), max_turns=7)
 
 
 class OtherName(Sound):
     @property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         return EnvDescription("circle", "Walk.", ActionSpace(("More", "Less"), max_per_turn=3), max_turns=7)
 
 
@@ -220,8 +220,8 @@ class OracleMoves(Sound):
 
 class ExampleWithoutForm(Sound):
     @property
-    def world(self) -> EnvDescription:
-        plain = super().world
+    def description(self) -> EnvDescription:
+        plain = super().description
         examples = {StateForm.SYMBOLIC: ExampleTurn("P__G", "", "_P_G", "More")}
         return EnvDescription(plain.name, plain.guide, plain.actions, plain.max_turns, examples)
 

@@ -26,7 +26,7 @@ class Echo(Env):
     name = "echo"
 
     @property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         return EnvDescription(self.name, "Say the word.", ActionSpace(), max_turns=2)
 
     @classmethod
@@ -146,7 +146,7 @@ def test_options_of_another_kind_are_refused() -> None:
 @pytest.mark.parametrize("name", LANGUAGE_ENVS)
 def test_built_in_worlds_open_by_name(name: str) -> None:
     env = make_env(name)
-    assert env.name == name == env.world.name
+    assert env.name == name == env.description.name
     assert env.reset(seed=0)[0].text
 
 

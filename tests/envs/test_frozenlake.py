@@ -217,26 +217,26 @@ def test_the_state_is_told_in_three_forms() -> None:
 
 @pytest.mark.parametrize("max_per_turn", [1, 2, 3])
 def test_the_example_is_a_true_turn(max_per_turn: int) -> None:
-    world = make_env("frozenlake", {"max_actions_per_turn": max_per_turn}).world
-    example = world.examples[StateForm.SYMBOLIC]
+    description = make_env("frozenlake", {"max_actions_per_turn": max_per_turn}).description
+    example = description.examples[StateForm.SYMBOLIC]
     rows = example.observation.split("\n")
     board = [row.replace("P", "_").replace("G", "_") for row in rows]
     at = {
         symbol: divmod(example.observation.replace("\n", "").index(symbol), len(rows[0])) for symbol in "PG"
     }
     env = playing(lake_task(at["P"], at["G"], board), max_actions_per_turn=max_per_turn)
-    for form, told in world.examples.items():
+    for form, told in description.examples.items():
         assert told.observation == env.state()[form]
-    env.step(example.answer.split(world.actions.separator))
-    for form, told in world.examples.items():
+    env.step(example.answer.split(description.actions.separator))
+    for form, told in description.examples.items():
         assert told.prediction == env.state()[form]
 
 
 def test_the_guide_mentions_slips_and_pictures_only_where_they_are() -> None:
-    plain = make_env("frozenlake").world.guide
+    plain = make_env("frozenlake").description.guide
     assert "slippery" not in plain and "picture" not in plain
-    assert "slippery" in make_env("frozenlake", {"is_slippery": True}).world.guide
-    assert "picture" in make_env("frozenlake", {"observation": "image"}).world.guide
+    assert "slippery" in make_env("frozenlake", {"is_slippery": True}).description.guide
+    assert "picture" in make_env("frozenlake", {"observation": "image"}).description.guide
 
 
 def test_observations_are_text_picture_or_both() -> None:
@@ -320,7 +320,7 @@ def test_settings_that_no_board_meets_say_which() -> None:
 def test_the_table_of_a_task_plays_as_the_world_does() -> None:
     env = make_env("frozenlake")
     rng = random.Random(0)
-    names = env.world.actions.names
+    names = env.description.actions.names
     for seed in range(20):
         env.reset(seed=seed)
         table = env.table()
@@ -342,7 +342,7 @@ def test_the_compass_says_how_far_the_goal_is() -> None:
     observation, _ = env.reset(options={"task": task})
     assert observation.text == "Goal: 2 up, 1 right\n__G_\n____\n_P__\n____"
     assert env.step(["Up"])[0].text.splitlines()[0] == "Goal: 1 up, 1 right"
-    assert "Before it stands how far the goal is" in env.world.guide
+    assert "Before it stands how far the goal is" in env.description.guide
 
 
 def test_process_counts_moves_towards_the_goal_around_the_holes() -> None:

@@ -67,7 +67,7 @@ def test_discrete_actions_are_named_by_number_and_observations_are_readable() ->
     env = make_env(ENV, {"decimals": 2})
     observation, _ = env.reset(seed=1)
     left = int(observation.text.split("\n")[0].removeprefix("left: "))
-    assert env.world.actions.names == ("-1", "0", "1")
+    assert env.description.actions.names == ("-1", "0", "1")
     assert observation.text == f"left: {left}\nplace: [0.12, 0.0]"
     observation, reward, terminated, truncated, info = env.step(["1"])
     assert observation.text.startswith(f"left: {left - 1}\n")
@@ -87,7 +87,7 @@ def test_actions_take_the_names_given() -> None:
 def test_the_environments_own_time_limit_is_truncated() -> None:
     env = make_env(ENV)
     env.reset(seed=1)
-    assert env.world.max_turns == 12
+    assert env.description.max_turns == 12
     turns = [env.step(["0"]) for _ in range(12)]
     assert [turn[2:4] for turn in turns] == [(False, False)] * 11 + [(False, True)]
     assert turns[-1][4]["success"] is False
@@ -128,7 +128,7 @@ def test_the_reward_threshold_of_the_environment_is_used() -> None:
 def test_free_text_goes_to_the_environment_unless_its_space_forbids_it() -> None:
     env = make_env(ENV, {"kwargs": {"letters": "abc"}, "max_turns": 9})
     left = int(env.reset(seed=1)[0].text.split("\n")[0].removeprefix("left: "))
-    assert env.world.actions.is_text
+    assert env.description.actions.is_text
     assert env.step(["xyz"])[0].text.startswith(f"left: {left}\n")
     assert env.step(["ab"])[0].text.startswith(f"left: {left - 2}\n")
     with pytest.raises(ConfigError, match="takes free text"):

@@ -26,7 +26,7 @@ def test_the_code_of_the_page_runs_in_order() -> None:
 def test_the_configuration_of_the_page_opens() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
     env = tomllib.loads(text)["env"]
-    assert make_env(env["name"], env["options"]).world.actions.names == ("Left", "Down", "Right", "Up")
+    assert make_env(env["name"], env["options"]).description.actions.names == ("Left", "Down", "Right", "Up")
 
 
 def test_option_tables_are_complete() -> None:

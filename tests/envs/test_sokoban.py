@@ -119,20 +119,20 @@ def test_several_boxes_are_numbered_in_reading_order() -> None:
 
 @pytest.mark.parametrize("max_per_turn", [1, 2, 3])
 def test_the_example_is_a_true_turn(max_per_turn: int) -> None:
-    world = make_env("sokoban", {"max_actions_per_turn": max_per_turn, "max_turns": 9}).world
-    example = world.examples[StateForm.SYMBOLIC]
+    description = make_env("sokoban", {"max_actions_per_turn": max_per_turn, "max_turns": 9}).description
+    example = description.examples[StateForm.SYMBOLIC]
     env = playing(*example.observation.split("\n"), max_actions_per_turn=max_per_turn)
-    for form, told in world.examples.items():
+    for form, told in description.examples.items():
         assert told.observation == env.state()[form]
-    env.step(example.answer.split(world.actions.separator))
-    for form, told in world.examples.items():
+    env.step(example.answer.split(description.actions.separator))
+    for form, told in description.examples.items():
         assert told.prediction == env.state()[form]
 
 
 def test_the_guide_tells_of_max_steps_only_where_it_can_matter() -> None:
-    assert "actions." not in make_env("sokoban").world.guide.splitlines()[-1]
+    assert "actions." not in make_env("sokoban").description.guide.splitlines()[-1]
     given = {"max_steps": 6, "min_actions": 3}
-    assert make_env("sokoban", given).world.guide.endswith("The game ends after 6 actions.")
+    assert make_env("sokoban", given).description.guide.endswith("The game ends after 6 actions.")
 
 
 room_options = st.fixed_dictionaries(

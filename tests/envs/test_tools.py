@@ -79,21 +79,21 @@ def test_random_play_is_the_worlds_own_or_any_of_its_names() -> None:
     env = started()
     assert {ToolCall("look", {"name": "b"}).text} < {env.random_action(rng) for _ in range(500)}
     lake = make_env("frozenlake")
-    assert {lake.random_action(rng) for _ in range(100)} == set(lake.world.actions.names)
+    assert {lake.random_action(rng) for _ in range(100)} == set(lake.description.actions.names)
     assert draw_random_turn(lake, random.Random(3), 4) == random.Random(3).choices(
-        lake.world.actions.names, k=4
+        lake.description.actions.names, k=4
     )
     with pytest.raises(ConfigError, match="takes free text"):
         make_env("svg").random_action(rng)
 
 
 def test_a_world_with_tools_crosses_the_wire() -> None:
-    world = Notes().world
-    assert read_description(write_description(world)) == world
+    description = Notes().description
+    assert read_description(write_description(description)) == description
 
 
 @pytest.mark.parametrize("name", ["frozenlake", "sokoban", "navigation", "primitive_skill"])
 def test_what_a_judge_must_know_crosses_the_wire(name: str) -> None:
-    world = make_env(name).world
-    assert world.vocabulary is not None
-    assert read_description(json.loads(json.dumps(write_description(world)))) == world
+    description = make_env(name).description
+    assert description.vocabulary is not None
+    assert read_description(json.loads(json.dumps(write_description(description)))) == description

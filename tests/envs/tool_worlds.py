@@ -53,7 +53,7 @@ class Notes(Env):
     tells_golden = True
 
     @property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         actions = ActionSpace(
             tools=(LOOK, ANSWER), max_per_turn=3, answer="answer" if self.options.with_answer else ""
         )
@@ -82,7 +82,7 @@ class Notes(Env):
         except InputError as error:
             self.told.append(f"No call: {error}.")
             return Effect()
-        problem = problem_with(self.world.actions.tools, call)
+        problem = problem_with(self.description.actions.tools, call)
         if problem:
             self.told.append(f"Not done: {problem}.")
             return Effect()

@@ -247,7 +247,7 @@ def test_numbers_are_names_in_whatever_order_the_agent_counts() -> None:
 @pytest.mark.parametrize("world", ["frozenlake", "sokoban"])
 def test_the_worlds_own_words_score_one_in_every_form_and_other_states_are_told_apart(world: str) -> None:
     env = make_env(world, {})
-    judge = RuleJudge(env.world.vocabulary)
+    judge = RuleJudge(env.description.vocabulary)
     states = []
     for seed in range(12):
         env.reset(seed=seed)
@@ -431,7 +431,7 @@ def test_any_text_about_points_is_judged(text: str) -> None:
 def test_worlds_with_bearings_and_coordinates_are_judged_in_their_own_words(world: str) -> None:
     pytest.importorskip("mujoco")
     env = make_env(world, {})
-    judge = RuleJudge(env.world.vocabulary)
+    judge = RuleJudge(env.description.vocabulary)
     states = []
     for seed in range(3):
         env.reset(seed=seed)

@@ -45,9 +45,9 @@ def test_an_agent_that_tells_the_truth_earns_every_part_in_full(strategy: str, f
     env = make_env("frozenlake", {})
     env.reset(seed=4)
     config = AgentConfig(strategy=strategy, state_form=form.value)  # type: ignore[arg-type]
-    agent, weights = Agent(env.world, config), RewardConfig()
+    agent, weights = Agent(env.description, config), RewardConfig()
     before = env.state()
-    actions = random.Random(0).choices(env.world.actions.names, k=env.world.actions.max_per_turn)
+    actions = random.Random(0).choices(env.description.actions.names, k=env.description.actions.max_per_turn)
     _, reward, terminated, _, info = env.step(actions)
     after = env.state()
     text = agent.write(actions, observation=before[form], reasoning="So.", prediction=after[form])

@@ -135,7 +135,7 @@ def test_the_lake_agent_plays_through_the_gateway_what_the_native_loop_plays(
     native = Rollout(
         EnvBatch("frozenlake", lake.LAKE, size=len(tasks)),
         LanguagePlayer(
-            Agent(make_env("frozenlake", lake.LAKE).world, AgentConfig(guide=False)),
+            Agent(make_env("frozenlake", lake.LAKE).description, AgentConfig(guide=False)),
             renderer,
             parts=("task", "format"),
         ),

@@ -23,7 +23,7 @@ ANY_JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-AGENT = Agent(Notes().world, AgentConfig())
+AGENT = Agent(Notes().description, AgentConfig())
 
 
 def called(name: str, arguments: Any, call_id: str = "c1") -> dict[str, Any]:

@@ -25,7 +25,7 @@ from stepwell.rollout.first_messages import make_user_message, start_conversatio
 def test_tools_are_told_by_the_template_or_by_the_agent(
     family: str, by_template: bool, roles: list[str]
 ) -> None:
-    agent = Agent(Notes().world, AgentConfig())
+    agent = Agent(Notes().description, AgentConfig())
     told = make_user_message("Begin.", Observation("Begin."), ImageStore())
     prompt = start_conversation(agent, Renderer(make_tokenizer(family)), told).prompt
     assert prompt.tools == ((LOOK,) if by_template else ())

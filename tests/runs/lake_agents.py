@@ -15,7 +15,7 @@ from stepwell.envs import make_env
 
 CLIENT = AsyncOpenAI(base_url="http://localhost", api_key="none")
 LAKE = {"size": 3, "max_turns": 2}
-WORDS = Agent(make_env("frozenlake", LAKE).world, AgentConfig())
+WORDS = Agent(make_env("frozenlake", LAKE).description, AgentConfig())
 
 
 async def lake(task: Any, base_url: str, model: str, seed: int) -> dict[str, Any]:

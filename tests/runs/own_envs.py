@@ -17,7 +17,7 @@ class ShortLine(Env):
     max_turns: ClassVar[int] = 5
 
     @property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         return EnvDescription(
             self.name, "Reach b.", ActionSpace(("More", "Less"), max_per_turn=2), self.max_turns
         )

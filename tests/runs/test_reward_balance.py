@@ -39,7 +39,7 @@ def test_settings_fitted_to_an_environment_need_no_warning() -> None:
 def test_in_our_presets_the_task_outweighs_the_form(name: str) -> None:
     assert name in preset_names()
     components = Components(load_config(name, list(FEW)))
-    shown, max_turns = components.demonstrations(4, 0.0, 0), components.language.agent.world.max_turns
+    shown, max_turns = components.demonstrations(4, 0.0, 0), components.language.agent.description.max_turns
     assert (
         describe_imbalance(shown, components.config.rewards, components.demonstrated_parts, max_turns) is None
     )

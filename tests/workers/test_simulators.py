@@ -95,7 +95,7 @@ async def test_a_robots_world_in_a_process_gives_what_it_gives_here(options: dic
             chunks = [rng.uniform(-1, 1, (length, 2)).astype(np.float32) for _ in range(3)]
             found, expected = await sim.step(1, [0, 1, 2], chunks), here.step([0, 1, 2], chunks)
         assert {name: array.shape for name, array in found[0].observation.arrays.items()} == {  # type: ignore[union-attr]
-            name: spec.shape for name, spec in here.envs[0].world.arrays.items()
+            name: spec.shape for name, spec in here.envs[0].description.arrays.items()
         }
 
 

@@ -41,7 +41,7 @@ class Odd(Env):
         self.count = 0
 
     @property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         names = (
             "go",
             "raise",

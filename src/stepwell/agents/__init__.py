@@ -7,7 +7,7 @@ from stepwell.agents.agent import Agent
 from stepwell.agents.history import PastTurn
 from stepwell.agents.reply import Reply, read_reply, write_reply
 from stepwell.agents.strategy import STRATEGIES, Field, Strategy, Tag, find_strategy
-from stepwell.core.lazy import renamed_names
+from stepwell.core.renamed import renamed_names
 
 __all__ = [
     "STRATEGIES",

@@ -1,6 +1,6 @@
 """The agent: turns observations into prompts, and replies into actions.
 
-    agent = Agent(env.world, AgentConfig(strategy="free_think"))
+    agent = Agent(env.description, AgentConfig(strategy="free_think"))
     agent.system_prompt()            the system message: everything that stays the same
     agent.first_prompt(observation)  the first user message; agent.next_prompt(...) every later one
     agent.tools                      tools that a chat template can describe instead of the system message
@@ -17,9 +17,7 @@ the settings, the observation and the earlier turns.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from stepwell.agents.history import PastTurn, format_history
 from stepwell.agents.prompt import describe_reply_form, write_system_prompt
@@ -28,21 +26,24 @@ from stepwell.agents.strategy import Field, Strategy, find_strategy
 from stepwell.config.run import AgentConfig
 from stepwell.core.env_description import EnvDescription, StateForm
 from stepwell.core.observation import Observation
+from stepwell.core.renamed import renamed_arguments, renamed_members
 from stepwell.core.tools import ToolSchema
 
-_RENAMED = {"system": "system_prompt", "first": "first_prompt", "next": "next_prompt"}
 
-
+@renamed_members(system="system_prompt", first="first_prompt", next="next_prompt", world="description")
 class Agent:
     """The text interface of a policy in one environment. `strategy` replaces the one named in `config`."""
 
-    def __init__(self, world: EnvDescription, config: AgentConfig, strategy: Strategy | None = None) -> None:
-        self.world = world
+    @renamed_arguments(world="description")
+    def __init__(
+        self, description: EnvDescription, config: AgentConfig, strategy: Strategy | None = None
+    ) -> None:
+        self.description = description
         self.config = config
         self.strategy = strategy or find_strategy(config.strategy)
-        self.form = choose_state_form(world, config)
+        self.form = choose_state_form(description, config)
         tells = config.tell_problems
-        self.tells_problems = bool(world.actions.tools) if tells is None else tells
+        self.tells_problems = bool(description.actions.tools) if tells is None else tells
         self._system = self._write_system_prompt(with_tools=True)
         self._system_without_tools = self._write_system_prompt(with_tools=False)
 
@@ -54,7 +55,7 @@ class Agent:
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
         """The tools that the agent is told about; none without the guide."""
-        return self.world.actions.callable_tools if self.config.guide else ()
+        return self.description.actions.callable_tools if self.config.guide else ()
 
     def system_prompt(self, *, with_tools: bool = True) -> str:
         """The system message: guide, tools, actions, form of a reply, and an example if there is one."""
@@ -69,7 +70,7 @@ class Agent:
         told = self._describe_observation(observation)
         if not self.keeps_dialogue:
             most = self.config.max_history_chars
-            done = format_history(self.world.actions, past, most, with_lost=self.tells_problems)
+            done = format_history(self.description.actions, past, most, with_lost=self.tells_problems)
             return f"{told}\n{done}" if told and done else told or done
         if not self.tells_problems or not past or not past[-1].lost:
             return told
@@ -83,7 +84,7 @@ class Agent:
 
     def read(self, reply: str) -> Reply:
         """The actions and contents of a reply; never raises."""
-        return read_reply(self.strategy, self.world.actions, reply)
+        return read_reply(self.strategy, self.description.actions, reply)
 
     def write(
         self, actions: Sequence[str], *, observation: str = "", reasoning: str = "", prediction: str = ""
@@ -93,18 +94,9 @@ class Agent:
             Field.OBSERVATION: observation,
             Field.REASONING: reasoning,
             Field.PREDICTION: prediction,
-            Field.ANSWER: join_actions(self.world.actions, actions),
+            Field.ANSWER: join_actions(self.description.actions, actions),
         }
-        return write_reply(self.strategy, self.world.actions, fields)
-
-    if not TYPE_CHECKING:  # old names, for one release; a type checker must not accept them
-
-        def __getattr__(self, name: str) -> Any:
-            if name not in _RENAMED:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            message = f"Agent.{name} is now Agent.{_RENAMED[name]}; the old name goes in the next release"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            return getattr(self, _RENAMED[name])
+        return write_reply(self.strategy, self.description.actions, fields)
 
     def _describe_observation(self, observation: Observation) -> str:
         text = observation.text
@@ -113,17 +105,17 @@ class Agent:
             text = "The picture shows the state." if one else "The pictures show the state."
         if not self.config.remind:
             return text
-        line = describe_reply_form(self.strategy, self.world.actions)
+        line = describe_reply_form(self.strategy, self.description.actions)
         return f"{text}\n{line}" if text else line
 
     def _write_system_prompt(self, *, with_tools: bool) -> str:
         return write_system_prompt(
-            self.world, self.strategy, self.form, with_guide=self.config.guide, with_tools=with_tools
+            self.description, self.strategy, self.form, with_guide=self.config.guide, with_tools=with_tools
         )
 
 
-def choose_state_form(world: EnvDescription, config: AgentConfig) -> StateForm:
+def choose_state_form(description: EnvDescription, config: AgentConfig) -> StateForm:
     """The form in `config`, or that of the environment's first example, which suits it best."""
     if config.state_form is not None:
         return StateForm(config.state_form)
-    return next(iter(world.examples), StateForm.NATURAL_LANGUAGE)
+    return next(iter(description.examples), StateForm.NATURAL_LANGUAGE)

@@ -26,7 +26,7 @@ _SAYS = {Field.OBSERVATION: "the state now", Field.PREDICTION: "the state after 
 
 
 def write_system_prompt(
-    world: EnvDescription,
+    description: EnvDescription,
     strategy: Strategy,
     form: StateForm,
     *,
@@ -34,22 +34,22 @@ def write_system_prompt(
     with_tools: bool = True,
 ) -> str:
     """Everything an agent is told before the first observation; without the guide only how to reply."""
-    told = (world.guide.strip(), _describe_turns(world)) if with_guide else ("", "")
-    tools = describe_tools(world.actions) if with_guide and with_tools else ""
+    told = (description.guide.strip(), _describe_turns(description)) if with_guide else ("", "")
+    tools = describe_tools(description.actions) if with_guide and with_tools else ""
     lines = [
         told[0],
         tools,
-        describe_actions(world.actions),
+        describe_actions(description.actions),
         told[1],
-        describe_reply_form(strategy, world.actions),
+        describe_reply_form(strategy, description.actions),
     ]
     described = [f"<{_find_tag(strategy, f)}> is {_SAYS[f]}" for f in strategy.fields if f in _SAYS]
     if described:
         lines.append(f"{', '.join(described)}, {_HOW[form]}.")
     lines.append(strategy.instruction.strip())
-    example = _find_example(world, strategy, form) if with_guide else None
+    example = _find_example(description, strategy, form) if with_guide else None
     if example is not None:
-        lines.append(f"Example: {write_example(world.actions, strategy, example)}")
+        lines.append(f"Example: {write_example(description.actions, strategy, example)}")
     return "\n".join(line for line in lines if line)
 
 
@@ -95,15 +95,15 @@ def write_example(actions: ActionSpace, strategy: Strategy, example: ExampleTurn
     return write_reply(strategy, actions, fields)
 
 
-def _describe_turns(world: EnvDescription) -> str:
-    return f"You have {world.max_turns} turn{'s' if world.max_turns > 1 else ''}."
+def _describe_turns(description: EnvDescription) -> str:
+    return f"You have {description.max_turns} turn{'s' if description.max_turns > 1 else ''}."
 
 
-def _find_example(world: EnvDescription, strategy: Strategy, form: StateForm) -> ExampleTurn | None:
+def _find_example(description: EnvDescription, strategy: Strategy, form: StateForm) -> ExampleTurn | None:
     """The example in the requested form; any example if the strategy writes no state."""
     if set(strategy.fields) & set(_SAYS):
-        return world.examples.get(form)
-    return world.examples.get(form) or next(iter(world.examples.values()), None)
+        return description.examples.get(form)
+    return description.examples.get(form) or next(iter(description.examples.values()), None)
 
 
 def _find_tag(strategy: Strategy, wanted: Field) -> str:

@@ -110,7 +110,7 @@ def run_show(args: argparse.Namespace) -> int:
         _show_robot(env, out)
         return 0
     out.print("\nthe guide for agents:")
-    out.print(env.world.guide.rstrip(), markup=False)
+    out.print(env.description.guide.rstrip(), markup=False)
     observation, _ = env.reset(seed=0)
     out.print("\nthe task of seed 0:")
     out.print(observation.text or f"{len(observation.images)} image(s)", markup=False)
@@ -143,19 +143,19 @@ def _describe_shape(env: Any) -> tuple[str, str, str]:
     """Actions, actions per turn and turns per episode; opens no simulator."""
     if env.is_robot:
         return "numbers in [-1, 1]", "a chunk", f"{env.options.max_actions} actions"
-    world = env.world
-    tools = ", ".join(f"{tool.name}({', '.join(tool.properties)})" for tool in world.actions.tools)
-    names = ", ".join(world.actions.names) or tools or "any text"
-    return names, str(world.actions.max_per_turn), str(world.max_turns)
+    description = env.description
+    tools = ", ".join(f"{tool.name}({', '.join(tool.properties)})" for tool in description.actions.tools)
+    names = ", ".join(description.actions.names) or tools or "any text"
+    return names, str(description.actions.max_per_turn), str(description.max_turns)
 
 
 def _show_robot(env: RobotEnv, out: Any) -> None:
     """What a policy sees and does, and the task of one seed; opens the simulator."""
-    world = env.world
+    description = env.description
     out.print("\nwhat a policy sees:")
-    for name, spec in world.arrays.items():
+    for name, spec in description.arrays.items():
         out.print(f"{name}: {spec.dtype} {list(spec.shape)}", markup=False)
-    out.print(f"what it does: chunks of actions, {world.action_dim} numbers each", markup=False)
+    out.print(f"what it does: chunks of actions, {description.action_dim} numbers each", markup=False)
     env.reset(seed=0)
     out.print(f"\nthe task of seed 0: {env.task.instruction}", markup=False)
     from stepwell.core import StateForm

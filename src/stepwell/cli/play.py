@@ -96,7 +96,7 @@ class _Terminal:
     def __init__(self, session: PlaySession, shows_image: bool) -> None:
         self._session = session
         self._shows_image = shows_image
-        self._actions = session.env.world.actions
+        self._actions = session.env.description.actions
         self._keyboard = Keyboard() if sys.stdin.isatty() else None
 
     def play(self, first: Task, others: Iterator[Task]) -> None:
@@ -143,7 +143,7 @@ class _Terminal:
             print("there is no further task")
             return
         self._session.start(task)
-        print(f"task {task.id[:8]}, {self._session.env.world.max_turns} turns")
+        print(f"task {task.id[:8]}, {self._session.env.description.max_turns} turns")
         self._print_state()
 
     def _print_state(self) -> None:

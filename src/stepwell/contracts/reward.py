@@ -44,13 +44,13 @@ def play_steps(name: str, options: Mapping[str, Any] | None = None) -> Iterator[
     env = make_env(name, options)
     if env.is_robot:
         raise ConfigError(f"env {name!r} is a robot's: its steps have no text to reward")
-    agent, rng = Agent(env.world, AgentConfig()), random.Random(0)
+    agent, rng = Agent(env.description, AgentConfig()), random.Random(0)
     for seed in range(NUM_EPISODES):
         observation, _ = env.reset(seed=seed)
         is_over, turn = False, 0
         while not is_over:
             plan = env.oracle() if env.has_oracle and seed % 2 == 0 else []
-            actions = env.world.actions.first_turn(plan) or [env.random_action(rng)]
+            actions = env.description.actions.first_turn(plan) or [env.random_action(rng)]
             seen, (observation, reward, terminated, truncated, info) = observation, env.step(actions)
             is_over = terminated or truncated
             step = StepOutcome(

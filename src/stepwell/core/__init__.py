@@ -25,10 +25,10 @@ from stepwell.core.errors import (
 )
 from stepwell.core.ids import content_hash, hash_bytes, new_id
 from stepwell.core.images import ImageStore
-from stepwell.core.lazy import renamed_names
 from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps
 from stepwell.core.observation import Observation
 from stepwell.core.protocols import Critic, Request, Sampled, Sampler, SamplingParams, Scorer
+from stepwell.core.renamed import renamed_names
 from stepwell.core.robot_description import ArraySpec, RobotEnvDescription
 from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.core.step import (

@@ -3,7 +3,7 @@
 Opening an environment imports that environment only. Nothing here imports torch.
 """
 
-from stepwell.core.lazy import renamed_names
+from stepwell.core.renamed import renamed_names
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import find_env_type, list_env_names, make_env, read_options

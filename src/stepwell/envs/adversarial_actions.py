@@ -1,6 +1,6 @@
 """Adversarial actions: agent texts that no environment of free text or tools may fail on.
 
-    for what, action in list_adversarial_actions(env.world.actions): ...
+    for what, action in list_adversarial_actions(env.description.actions): ...
 
 Free text is passed unchanged. With tools, the same texts are used in place of a call and in every text
 argument. There are also calls of unknown tools, with missing arguments or with arguments of wrong types.

@@ -8,13 +8,13 @@ limit. An environment implements the rest:
     act         one action -> Effect      one primitive action, its reward, and whether it ended
     observe     -> Observation            what the agent sees now
     oracle      -> actions                a shortest solution from here, which proves that one exists
-    world       -> EnvDescription         the description for agents, true under the current options
+    description -> EnvDescription         what agents are told, true under the current options
 
 If actions are tool calls, `act` gets the JSON of one call (`core.read_call` reads it). The agent wrote that
 call, so an impossible call leads to an observation and never to an exception.
 
 Invariants
-* A turn holds at most `world.actions.max_per_turn` actions. It stops at the one that ends the episode;
+* A turn holds at most `description.actions.max_per_turn` actions. It stops at the one that ends the episode;
   `info["num_actions"]` counts the executed ones.
 * An empty turn (from an unreadable reply) does nothing, costs nothing and counts as a turn.
 * The turn limit is part of the environment: reaching it is `terminated`, a failure, never `truncated`.
@@ -40,6 +40,7 @@ from stepwell.core import (
     Task,
     random_call,
 )
+from stepwell.core.renamed import adopt_old_members
 from stepwell.envs.tables import StateTable
 from stepwell.envs.tiles import Image, draw_text
 
@@ -68,6 +69,10 @@ class Env(ABC):
     has_process: ClassVar[bool] = False  # whether effects report progress towards the goal
     tells_golden: ClassVar[bool] = False  # whether reset reports `golden_steps`, which costs an oracle's plan
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adopt_old_members(cls, {"world": "description"})
+
     def __init__(self, options: Settings | None = None) -> None:
         self.options: Any = self.Options() if options is None else options
         if not isinstance(self.options, self.Options):
@@ -82,8 +87,8 @@ class Env(ABC):
 
     @property
     @abstractmethod
-    def world(self) -> EnvDescription:
-        """The description for agents: guide, actions, turn limit, examples."""
+    def description(self) -> EnvDescription:
+        """What agents are told: guide, actions, turn limit, examples."""
 
     @classmethod
     @abstractmethod
@@ -122,7 +127,7 @@ class Env(ABC):
 
     def random_action(self, rng: random.Random) -> str:
         """The action of random play; environments with free text define their own, if any."""
-        actions = self.world.actions
+        actions = self.description.actions
         if actions.tools:
             return random_call(actions.tools, rng).text
         if actions.is_text:
@@ -140,7 +145,7 @@ class Env(ABC):
         plan = self.oracle()
         num_turns = 0
         while plan:
-            plan = plan[len(self.world.actions.first_turn(plan)) :]
+            plan = plan[len(self.description.actions.first_turn(plan)) :]
             num_turns += 1
         return num_turns or None
 
@@ -177,8 +182,8 @@ class Env(ABC):
         """Start an episode: of `options["task"]`, or else of the task that `seed` makes."""
         task = task_to_play(self, seed, options)
         if self._limits is None:
-            actions = self.world.actions
-            self._limits = frozenset(actions.names), actions.max_per_turn, self.world.max_turns
+            actions = self.description.actions
+            self._limits = frozenset(actions.names), actions.max_per_turn, self.description.max_turns
         self._task = None  # a failed begin leaves no half-started episode
         self._is_over = True
         self.begin(task, task.seed if seed is None else seed)
@@ -194,9 +199,8 @@ class Env(ABC):
         if isinstance(actions, str) or len(actions) > max_per_turn:
             raise InputError(f"a turn takes a list of at most {max_per_turn} actions, got {actions!r}")
         if names and not names.issuperset(actions):
-            raise InputError(
-                f"unknown action in {list(actions)}; {self.name} knows {', '.join(self.world.actions.names)}"
-            )
+            known = ", ".join(self.description.actions.names)
+            raise InputError(f"unknown action in {list(actions)}; {self.name} knows {known}")
         if actions:
             self.begin_turn()
         reward, process, num_actions, effect = 0.0, 0.0, 0, NOTHING

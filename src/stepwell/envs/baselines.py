@@ -54,8 +54,8 @@ def find_blind_plan(
     _check_tasks(tasks)
     with make_env(name, options) as env:
         train, test = _build_tables(env, train_tasks), _build_tables(env, tasks)
-        names = env.world.actions.names
-        length = env.world.max_turns * env.world.actions.max_per_turn
+        names = env.description.actions.names
+        length = env.description.max_turns * env.description.actions.max_per_turn
     plan = _search_plan(train, length, beam_width)
     actions = tuple(names[number] for number in plan)
     return BlindPlan(actions, score_plan(train, plan), score_plan(test, plan))
@@ -102,7 +102,7 @@ def _build_tables(env: Env, tasks: Sequence[Task]) -> TableBatch:
 
 def _play_random_episode(env: Env, task: Task, rng: random.Random) -> bool:
     env.reset(seed=rng.getrandbits(32), options={"task": task})
-    num_actions = env.world.actions.max_per_turn
+    num_actions = env.description.actions.max_per_turn
     while True:
         _, _, terminated, truncated, info = env.step(draw_random_turn(env, rng, num_actions))
         if terminated or truncated:
@@ -111,7 +111,7 @@ def _play_random_episode(env: Env, task: Task, rng: random.Random) -> bool:
 
 def draw_random_turn(env: Env, rng: random.Random, num_actions: int) -> list[str]:
     """So many random actions: all names alike, or what the environment itself takes for random play."""
-    names = env.world.actions.names
+    names = env.description.actions.names
     return (
         rng.choices(names, k=num_actions) if names else [env.random_action(rng) for _ in range(num_actions)]
     )

@@ -16,9 +16,9 @@ Answer = tuple[Observation, float, bool, bool, dict[str, Any]]
 def play_randomly(env: Env, task: Task, rng: random.Random, seed: int | None = None) -> Iterator[Answer]:
     """Turns of random length (at least one action) until the end, or one past the limit."""
     env.reset(seed=rng.getrandbits(32) if seed is None else seed, options={"task": task})
-    actions = env.world.actions
+    actions = env.description.actions
     is_known = has_random_play(env)
-    for _ in range(env.world.max_turns + 1):
+    for _ in range(env.description.max_turns + 1):
         count = rng.randint(1, actions.max_per_turn)
         turn = env.step(
             draw_random_turn(env, rng, count) if is_known else rng.choices(("a", "b", "c"), k=count)
@@ -45,8 +45,8 @@ def has_random_play(env: Env) -> bool:
 def follow_oracle(env: Env, task: Task) -> tuple[bool, int]:
     """Whether as many of the oracle's actions per turn as are allowed solve a task, and the turns it took."""
     env.reset(options={"task": task})
-    for number in range(1, env.world.max_turns + 1):
-        _, _, terminated, truncated, info = env.step(env.world.actions.first_turn(env.oracle()))
+    for number in range(1, env.description.max_turns + 1):
+        _, _, terminated, truncated, info = env.step(env.description.actions.first_turn(env.oracle()))
         if terminated or truncated:
             return bool(info["success"]), number
-    return False, env.world.max_turns
+    return False, env.description.max_turns

@@ -28,15 +28,19 @@ MAX_RANDOM_SHARE = 0.1
 def description_is_complete(probe: Probe) -> str:
     """The environment has a name, a guide, actions, and examples in forms it really has."""
     env = probe.env()
-    world = env.world
+    description = env.description
     require_that(
-        isinstance(world, EnvDescription), f"world is a {type(world).__name__}, not an EnvDescription"
+        isinstance(description, EnvDescription),
+        f"description is a {type(description).__name__}, not an EnvDescription",
     )
-    require_that(world.name == env.name, f"world.name is {world.name!r}, the class is named {env.name!r}")
-    require_that(bool(world.guide.strip()), "world.guide is empty")
-    names = world.actions.names or tuple(tool.name for tool in world.actions.tools)
+    require_that(
+        description.name == env.name,
+        f"description.name is {description.name!r}, the class is named {env.name!r}",
+    )
+    require_that(bool(description.guide.strip()), "description.guide is empty")
+    names = description.actions.names or tuple(tool.name for tool in description.actions.tools)
     actions = ", ".join(names) or "free text"
-    return f"{world.actions.max_per_turn} per turn of {actions}; {world.max_turns} turns"
+    return f"{description.actions.max_per_turn} per turn of {actions}; {description.max_turns} turns"
 
 
 def tasks_are_pure(probe: Probe) -> str:
@@ -104,7 +108,9 @@ def episodes_end_by_the_rules(probe: Probe) -> str:
         for _, _, terminated, truncated, info in turns:
             require_that(not (terminated and truncated), "a turn was terminated and truncated at once")
             require_that(terminated or truncated or not info["success"], "success was told before the end")
-        require_that(len(turns) <= env.world.max_turns, f"{len(turns)} turns, limit {env.world.max_turns}")
+        require_that(
+            len(turns) <= env.description.max_turns, f"{len(turns)} turns, limit {env.description.max_turns}"
+        )
         require_that(_is_refused(env, ()), "a turn after the end was accepted")
     return f"at most {longest} turns in {probe.num_tasks} random episodes"
 
@@ -113,7 +119,7 @@ def an_empty_turn_only_counts(probe: Probe) -> str:
     """Turns without actions change nothing, give nothing, and end at the turn limit as a failure."""
     env = probe.env()
     first = _start_episode(env, probe.tasks[0])
-    limit = env.world.max_turns
+    limit = env.description.max_turns
     for number in range(1, limit + 1):
         observation, reward, terminated, truncated, info = env.step(())
         require_that(reward == 0.0, f"an empty turn gave reward {reward}")
@@ -128,7 +134,7 @@ def wrong_actions_are_refused(probe: Probe) -> str:
     """An unknown action or too many actions are InputErrors that do not change the episode."""
     env = probe.env()
     first = _start_episode(env, probe.tasks[0])
-    actions = env.world.actions
+    actions = env.description.actions
     some = actions.names[0] if actions.names else "text"
     require_that(
         _is_refused(env, (some,) * (actions.max_per_turn + 1)), "more actions than allowed were accepted"
@@ -144,7 +150,7 @@ def adversarial_actions_are_answered(probe: Probe) -> str:
     """Every agent text is answered by an observation of limited size; nothing raises."""
     env = probe.env()
     num_odd, is_over, before = 0, True, Observation()
-    for what, action, is_call in list_adversarial_actions(env.world.actions):
+    for what, action, is_call in list_adversarial_actions(env.description.actions):
         if is_over or not is_call:
             before = _start_episode(env, probe.tasks[num_odd % probe.num_tasks])
         try:
@@ -185,7 +191,7 @@ def random_play_does_not_suffice(probe: Probe) -> str:
         return "none: free text"
     share = probe.random_share
     require_that(share < 1.0, "random play solved every task")
-    most = 1.0 if env.world.actions.names else MAX_RANDOM_SHARE
+    most = 1.0 if env.description.actions.names else MAX_RANDOM_SHARE
     require_that(share <= most, f"random play solved {share:.3f} of the tasks, more than {most}")
     return f"solved {share:.3f} of {probe.num_tasks} tasks"
 
@@ -203,7 +209,8 @@ def no_plan_is_shorter_than_the_golden_one(probe: Probe) -> str:
             continue
         require_that(isinstance(golden, int) and golden >= 1, f"golden_steps() is {golden!r}")
         require_that(
-            golden <= env.world.max_turns, f"{golden} golden steps, limit {env.world.max_turns} turns"
+            golden <= env.description.max_turns,
+            f"{golden} golden steps, limit {env.description.max_turns} turns",
         )
         shorter = solved and num_turns < golden
         require_that(
@@ -244,8 +251,8 @@ def state_has_its_forms(probe: Probe) -> str:
         for form, text in state.items():
             require_that(isinstance(form, StateForm), f"state() has the form {form!r}, not a StateForm")
             require_that(isinstance(text, str) and bool(text), f"state()[{form!s}] is {text!r}")
-        missing = set(env.world.examples) - set(state)
-        require_that(not missing, f"world.examples has forms that state() lacks: {sorted(missing)}")
+        missing = set(env.description.examples) - set(state)
+        require_that(not missing, f"description.examples has forms that state() lacks: {sorted(missing)}")
         env.oracle()
         require_that(
             env.state() == state and env.observe() == first, "state() or oracle() changed the environment"

@@ -95,7 +95,7 @@ class GymnasiumEnv(Env):
         self._seen: Any = None
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """The guide given, or one that claims nothing beyond the interface."""
         limit = self.options.max_turns or self.spec.max_episode_steps or DEFAULT_MAX_TURNS
         told = self.options.guide or (

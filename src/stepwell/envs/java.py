@@ -27,12 +27,12 @@ MAX_CHARS = 240
 STOP_S = 5.0
 
 
-def start_engine(module: str, name: str, *, world: str, extra: str) -> Any:
+def start_engine(module: str, name: str, *, env: str, extra: str) -> Any:
     """A new engine: the class `name` of `module`, with its Java process."""
-    package = import_simulator(module, world=world, extra=extra)
+    package = import_simulator(module, env=env, extra=extra)
     if shutil.which("java") is None:
         raise ConfigError(
-            f"the environment {world!r} needs Java, and there is no 'java' on the PATH: install a runtime, "
+            f"the environment {env!r} needs Java, and there is no 'java' on the PATH: install a runtime, "
             "version 8 or later (Debian: apt-get install default-jre-headless)"
         )
     return getattr(package, name)(envStepLimit=2**31 - 1)  # the turn limit is ours

@@ -106,7 +106,7 @@ class ScienceWorld(Env):
         self._gold: tuple[str, list[str]] = "", []  # of the task with this id
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """What agents are told."""
         return EnvDescription(self.name, GUIDE, ActionSpace(), self.options.max_turns)
 
@@ -208,7 +208,7 @@ class ScienceWorld(Env):
     def _load_game(self, *, with_gold: bool) -> None:
         if self._engine is None:
             self._engine = java.start_engine(
-                "scienceworld", "ScienceWorldEnv", world=self.name, extra="scienceworld"
+                "scienceworld", "ScienceWorldEnv", env=self.name, extra="scienceworld"
             )
         content = self._content
         self._engine.load(content["task"], content["variation"], content["simplifications"], with_gold)

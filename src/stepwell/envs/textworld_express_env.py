@@ -58,7 +58,7 @@ class TextWorldExpress(Env):
         self._loaded: tuple[str, str] | None = None
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """What agents are told."""
         return EnvDescription(self.name, GUIDE, ActionSpace(), self.options.max_turns)
 
@@ -143,7 +143,7 @@ class TextWorldExpress(Env):
     def _load_game(self, game: str, params: str) -> None:
         if self._engine is None:
             self._engine = java.start_engine(
-                "textworld_express", "TextWorldExpressEnv", world=self.name, extra="textworld_express"
+                "textworld_express", "TextWorldExpressEnv", env=self.name, extra="textworld_express"
             )
         if self._loaded != (game, params):
             try:

@@ -1,6 +1,6 @@
 """Monitors of a run: console, `metrics.jsonl`, TensorBoard, W&B and the HTML report."""
 
-from stepwell.core.lazy import renamed_names
+from stepwell.core.renamed import renamed_names
 from stepwell.monitors.base import EntryKind, LogEntry, Monitor, Monitors, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries, rewind
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepwell.core.errors import InputError
-from stepwell.core.lazy import renamed_names
+from stepwell.core.renamed import renamed_names
 from stepwell.monitors.axes import (
     CHAR_WIDTH,
     Scale,

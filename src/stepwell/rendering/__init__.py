@@ -4,7 +4,7 @@ Importing this package imports neither torch nor transformers; both are imported
 functions that need a tokenizer.
 """
 
-from stepwell.core.lazy import renamed_names
+from stepwell.core.renamed import renamed_names
 from stepwell.rendering.conversation import Conversation
 from stepwell.rendering.messages import ImagePart, Message, Part, Role, TextPart, fold_system
 from stepwell.rendering.probe import TemplateReport, probe_template

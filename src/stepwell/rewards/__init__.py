@@ -1,6 +1,6 @@
 """A step's reward, part by part. The record keeps each part."""
 
-from stepwell.core.lazy import renamed_names
+from stepwell.core.renamed import renamed_names
 from stepwell.rewards.batch import BatchJudge, refuse_batch_settings
 from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.judge.verdict import Verdict

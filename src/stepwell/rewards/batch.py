@@ -68,12 +68,12 @@ class BatchJudge:
         self.agent, self.weights = agent, weights
         self.parts, self.optional_parts = tuple(parts), (*optional_parts, "repetition")
         judge = weights.judge
-        self.rule = RuleJudge(agent.world.vocabulary)
+        self.rule = RuleJudge(agent.description.vocabulary)
         self.repetition = RepetitionPenalty(judge)
         self.endpoint = endpoint
         if endpoint is None and judge.kind == "endpoint":
             self.endpoint = EndpointJudge(
-                agent.world.name, judge.endpoint, rule=self.rule, threshold=judge.threshold
+                agent.description.name, judge.endpoint, rule=self.rule, threshold=judge.threshold
             )
 
     def reward(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -70,7 +70,7 @@ class OracleSampler:
         return Sampled(TokenAction(ids, text), _NO_LOGPROBS, sampling, VersionSpan.at(0))
 
     def _write_reply(self, env: Env, rng: np.random.Generator) -> str:
-        space = self._agent.world.actions
+        space = self._agent.description.actions
         actions = space.first_turn(env.oracle())
         if not actions:
             actions = self._draw_action(env, rng)
@@ -92,7 +92,7 @@ class OracleSampler:
 
     def _draw_action(self, env: Env, rng: np.random.Generator) -> list[str]:
         """One random action; none if the environment has no random actions."""
-        names = self._agent.world.actions.names
+        names = self._agent.description.actions.names
         if names:
             return [str(rng.choice(names))]
         try:

@@ -160,7 +160,7 @@ class TextPlayer:
         if not judged_later:
             refuse_batch_settings(self.weights.judge)
         by_rule = self.weights.judge.kind != "match"
-        self.judge = RuleJudge(agent.world.vocabulary) if by_rule else None
+        self.judge = RuleJudge(agent.description.vocabulary) if by_rule else None
         self.needs_state = bool(NEEDS_STATE & {*self.parts, *self.optional_parts}) or bool(
             NEEDS_STATE & set(list_part_names(agent.strategy, [agent.form], agent.form))
         )
@@ -202,7 +202,7 @@ class TextPlayer:
     ) -> None:
         if turn.error is None and not math.isfinite(turn.reward):
             turn.error = EnvError(
-                f"{self.agent.world.name} gave the reward {turn.reward}; rewards must be finite"
+                f"{self.agent.description.name} gave the reward {turn.reward}; rewards must be finite"
             )
         if turn.error is not None:
             episode.mark_failed(turn.error)
@@ -284,7 +284,7 @@ class TextPlayer:
         lost = reply.lost if self.agent.tells_problems else ""
         notes = {"problem": reply.problem, "lost": lost, "result": turn.info.get("result")}
         found: dict[str, JSON] = {name: value for name, value in notes.items() if value}
-        if self.agent.world.actions.tools:
+        if self.agent.description.actions.tools:
             found["calls"] = [read_call(action).name for action in reply.actions]
             found["num_lost"] = reply.num_lost
         measured: dict[str, JSON] = {

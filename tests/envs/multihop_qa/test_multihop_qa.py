@@ -219,7 +219,7 @@ def test_the_example_of_the_guide_is_true() -> None:
     plan = [[ids[title]] for title in EXAMPLE_PLAN]
     content: Any = {"question": EXAMPLE_QUESTION, "answers": ["47"], "plan": plan, "is_proven": True}
     env.reset(options={"task": Task("multihop_qa", content)})
-    (example,) = env.world.examples.values()
+    (example,) = env.description.examples.values()
     assert env.state()[StateForm.NATURAL_LANGUAGE] == example.observation
     assert env.oracle() == [example.answer]
     env.step([example.answer])

@@ -218,22 +218,22 @@ def test_the_text_view_tells_what_is_in_view_and_no_more() -> None:
 
 @pytest.mark.parametrize("per_turn", [1, 2, 5])
 def test_examples_of_the_guide_are_true(per_turn: int) -> None:
-    world = make_env("navigation", {"max_actions_per_turn": per_turn, "max_turns": 20}).world
-    told = world.examples[StateForm.STRUCTURED]
+    description = make_env("navigation", {"max_actions_per_turn": per_turn, "max_turns": 20}).description
+    told = description.examples[StateForm.STRUCTURED]
     before, after = json.loads(told.observation), json.loads(told.prediction)
-    moves = told.answer.split(world.actions.separator)
+    moves = told.answer.split(description.actions.separator)
     assert len(moves) == min(3, per_turn)
     assert before["target_direction_to_player"] == after["target_direction_to_player"] == "ahead"
     moved = before["target_distance_to_player"] - after["target_distance_to_player"]
     assert moved == pytest.approx(0.25 * moves.count("moveahead"), abs=0.03)
-    assert set(world.examples) == {StateForm.NATURAL_LANGUAGE, StateForm.STRUCTURED}
+    assert set(description.examples) == {StateForm.NATURAL_LANGUAGE, StateForm.STRUCTURED}
 
 
 def test_the_guide_says_only_what_holds() -> None:
-    plain = make_env("navigation").world.guide
+    plain = make_env("navigation").description.guide
     assert "picture" not in plain and "does not name" not in plain and "0.25 m" in plain
     other = make_env("navigation", {"observation": "image", "instruction": "common", "must_face": True})
-    assert all(word in other.world.guide for word in ("picture", "does not name", "in view"))
+    assert all(word in other.description.guide for word in ("picture", "does not name", "in view"))
 
 
 @pytest.mark.parametrize(

@@ -40,4 +40,4 @@ def test_option_tables_are_complete_and_their_defaults_true(title: str, name: st
 
 def test_actions_and_furniture_are_those_there_are() -> None:
     assert f"{len(KINDS)} kinds of furniture" in PAGE
-    assert all(f"`{action}`" in PAGE for action in make_env("navigation").world.actions.names)
+    assert all(f"`{action}`" in PAGE for action in make_env("navigation").description.actions.names)

@@ -146,6 +146,6 @@ def test_a_scene_without_targets_is_an_error_of_the_system(thor: None, monkeypat
 def test_a_missing_package_is_one_line_with_the_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ai2thor", None)
     env = make_env(NAME)
-    assert "You are a robot" in env.world.guide
+    assert "You are a robot" in env.description.guide
     with pytest.raises(ConfigError, match=r'pip install "stepwell\[ai2thor\]"'):
         env.reset(seed=0)

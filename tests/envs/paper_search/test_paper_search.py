@@ -179,14 +179,14 @@ def test_the_oracle_reaches_what_can_be_reached_and_random_play_does_not(
     f1, solved, by_chance = [], 0, 0
     for task in held_out:
         env.reset(options={"task": task})
-        for _ in range(env.world.max_turns):
+        for _ in range(env.description.max_turns):
             *_, info = env.step(env.oracle())
         f1.append(float(info["f1"]))
         solved += bool(info["success"])
         assert info["num_penalties"] == 0
         env.reset(options={"task": task})
-        for _ in range(env.world.max_turns):
-            *_, info = env.step(draw_random_turn(env, rng, env.world.actions.max_per_turn))
+        for _ in range(env.description.max_turns):
+            *_, info = env.step(draw_random_turn(env, rng, env.description.actions.max_per_turn))
         by_chance += bool(info["success"])
     assert (
         sum(f1) / 60 > 0.95 and min(f1) >= options.limits.success_threshold and solved == 60
@@ -225,13 +225,13 @@ def test_success_needs_the_threshold() -> None:
 def test_the_observation_is_bounded_and_says_what_it_leaves_out() -> None:
     env = playing(SOME, 3)
     longest = 0
-    for _ in range(env.world.max_turns):
+    for _ in range(env.description.max_turns):
         observation, *_ = env.step(env.oracle())
         longest = max(longest, len(observation.text))
     assert len(env.pool.papers) > 40 and longest < 9_000
     assert " more" in observation.text and observation.text.startswith("Request: ")
     tiny = playing()
-    for _ in range(tiny.world.max_turns):
+    for _ in range(tiny.description.max_turns):
         observation, *_ = tiny.step(tiny.oracle())
         assert len(observation.text) < 300
     assert observation.text.startswith(f"find {tiny.request.text}\n")
@@ -252,11 +252,11 @@ def test_relevance_is_never_shown() -> None:
 
 def test_tools_are_two_and_their_schema_takes_the_oracles_calls() -> None:
     env = playing()
-    assert [tool.name for tool in env.world.actions.tools] == ["search", "expand"]
-    for _ in range(env.world.max_turns):
+    assert [tool.name for tool in env.description.actions.tools] == ["search", "expand"]
+    for _ in range(env.description.max_turns):
         plan = env.oracle()
-        assert 1 <= len(plan) <= env.world.actions.max_per_turn
-        assert all(problem_with(env.world.actions.tools, read_call(action)) == "" for action in plan)
+        assert 1 <= len(plan) <= env.description.actions.max_per_turn
+        assert all(problem_with(env.description.actions.tools, read_call(action)) == "" for action in plan)
         env.step(plan)
 
 

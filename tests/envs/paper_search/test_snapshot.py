@@ -52,7 +52,7 @@ def test_the_oracle_solves_requests_of_a_snapshot(options: PaperSearchOptions) -
     for seed in range(6):
         env = PaperSearch(options)
         env.reset(seed=seed)
-        for _ in range(env.world.max_turns):
+        for _ in range(env.description.max_turns):
             *_, info = env.step(env.oracle())
         assert info["success"] is True and info["num_penalties"] == 0
 

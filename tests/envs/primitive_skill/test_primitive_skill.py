@@ -146,7 +146,7 @@ def test_the_oracle_solves_every_table(task: str) -> None:
     env = make_env("primitive_skill", {"task": task})
     for seed in range(8):
         env.reset(seed=seed)
-        for _ in range(env.world.max_turns):
+        for _ in range(env.description.max_turns):
             *_, terminated, _, info = env.step(env.oracle()[:1])
             if terminated:
                 break
@@ -210,11 +210,11 @@ def test_with_a_picture_positions_have_no_names() -> None:
 
 
 def test_agents_write_the_structured_state_unless_told_otherwise() -> None:
-    world = make_env("primitive_skill", {"task": "stack"}).world
-    agent = Agent(world, AgentConfig(strategy="grounding"))
+    description = make_env("primitive_skill", {"task": "stack"}).description
+    agent = Agent(description, AgentConfig(strategy="grounding"))
     assert agent.form is StateForm.STRUCTURED
     assert '<observation>{"red_cube": [62, -55, 20]' in agent.system_prompt()
-    assert Agent(world, AgentConfig(state_form="natural_language")).form is StateForm.NATURAL_LANGUAGE
+    assert Agent(description, AgentConfig(state_form="natural_language")).form is StateForm.NATURAL_LANGUAGE
 
 
 def test_the_order_of_positions_tells_nothing() -> None:

@@ -207,8 +207,8 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], problem
 
 def test_pictures_are_shown_under_the_names_of_their_cameras() -> None:
     env = started(observation="both", camera=["left", "right"], image_size=8)
-    assert list(env.observe().arrays) == list(env.world.arrays) == ["proprio", "state", "left", "right"]
-    assert env.world.images == ("left", "right")
+    assert list(env.observe().arrays) == list(env.description.arrays) == ["proprio", "state", "left", "right"]
+    assert env.description.images == ("left", "right")
     assert list(started(observation="camera", camera="left").observe().arrays) == ["proprio", "left"]
 
 

@@ -29,9 +29,9 @@ def test_every_task_that_has_an_instruction_opens_and_moves(task: str) -> None:
     env = opened(task)
     seen, _ = env.reset(seed=3)
     rng = np.random.default_rng(0)
-    after, reward, *_, info = env.step(rng.uniform(-1, 1, (5, env.world.action_dim)).astype(np.float32))
+    after, reward, *_, info = env.step(rng.uniform(-1, 1, (5, env.description.action_dim)).astype(np.float32))
     assert {name: array.shape for name, array in seen.arrays.items()} == {
-        name: spec.shape for name, spec in env.world.arrays.items()
+        name: spec.shape for name, spec in env.description.arrays.items()
     }
     assert not np.array_equal(seen.arrays["proprio"], after.arrays["proprio"])
     assert reward == 0.0 and info["num_actions"] == 5

@@ -62,7 +62,7 @@ def test_other_tasks_open_and_have_no_expert() -> None:
         env.reset(options={"task": make_env("robosuite").make_task(make_env("robosuite").options, 0)})
     env.close()
     two = make_env("robosuite", {"task": "TwoArmLift", "max_actions": 3})
-    assert two.world.action_dim == 14 and two.world.arrays["proprio"].shape == (50,)
+    assert two.description.action_dim == 14 and two.description.arrays["proprio"].shape == (50,)
     two.close()
 
 

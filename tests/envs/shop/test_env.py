@@ -33,7 +33,7 @@ def oracle_success(options: dict[str, Any], tasks: list[Task]) -> float:
     solved = 0
     for task in tasks:
         _, told = env.reset(options={"task": task})
-        for number in range(env.world.max_turns):
+        for number in range(env.description.max_turns):
             *_, terminated, _, info = env.step(env.oracle()[:1])
             if terminated:
                 solved += info["success"] and number + 1 == told["golden"]
@@ -59,7 +59,7 @@ def test_random_play_buys_the_right_thing_hardly_ever() -> None:
 def test_the_full_shop_has_fifty_thousand_products_an_oracle_and_no_luck() -> None:
     env = make_env(PATH)
     env.reset(seed=0)
-    assert env.shop.store.num_products == 50_000 and env.world.max_turns == 15
+    assert env.shop.store.num_products == 50_000 and env.description.max_turns == 15
     tasks = draw_tasks(PATH, {}, Split.HELD_OUT, 40, seed=1)
     assert oracle_success({}, tasks) >= 0.95
     assert measure_random_play(PATH, {}, tasks, seed=0) < 0.1
@@ -94,7 +94,7 @@ def test_turns_that_run_out_are_a_failure_without_pay() -> None:
 
 
 def test_the_turn_limits_and_sizes_are_those_of_the_preset_unless_given() -> None:
-    assert make_env(PATH, TINY).world.max_turns == 8
+    assert make_env(PATH, TINY).description.max_turns == 8
     given = ShopOptions(size="tiny", num_products=60, page_size=9, max_turns=5)
     assert (given.products, given.results, given.turns) == (60, 9, 5)
     env = ShopEnv(given)

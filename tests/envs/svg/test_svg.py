@@ -123,10 +123,10 @@ def test_the_oracle_draws_twenty_icons_and_junk_draws_none() -> None:
 
 def test_examples_of_the_guide_are_true() -> None:
     env = playing()
-    for form, told in env.world.examples.items():
+    for form, told in env.description.examples.items():
         assert env.state()[form] == told.observation
     env.step([EXAMPLE_SVG])
-    for form, told in env.world.examples.items():
+    for form, told in env.description.examples.items():
         assert env.state()[form] == told.prediction
         assert told.answer == EXAMPLE_SVG
 

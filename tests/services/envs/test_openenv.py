@@ -95,7 +95,7 @@ def counter() -> Iterator[str]:
 
 def test_an_episode_is_played_with_the_texts_that_the_schema_asks_for(counter: str) -> None:
     with make_env(counter, {"text_field": "text"}) as env:
-        assert env.world.actions.is_text and env.world.guide == "Counter environment"
+        assert env.description.actions.is_text and env.description.guide == "Counter environment"
         assert env.reset(seed=1)[0].text == "0 of 2"
         observation, *rest = env.step(("up",))
         assert (observation.text, rest) == (
@@ -110,7 +110,7 @@ def test_an_episode_is_played_with_the_texts_that_the_schema_asks_for(counter: s
 
 def test_named_actions_are_sent_as_they_were_given_and_a_refused_one_does_nothing(counter: str) -> None:
     with make_env(counter, {"actions": {"Up": {"word": "up"}, "Odd": {"word": 5}}}) as env:
-        assert env.world.actions.names == ("Up", "Odd")
+        assert env.description.actions.names == ("Up", "Odd")
         first, _ = env.reset(seed=0)
         assert json.loads(first.text) == {"count": 0, "goal": 1, "text": "0 of 1"}
         assert env.step(("Odd",))[:4] == (first, 0.0, False, False)

@@ -29,7 +29,7 @@ def episode(env: Any, task: Any, seed: int) -> list[Any]:
     rng = random.Random(seed)
     first, info = env.reset(seed=seed, options={"task": task})
     told = [(first, info, env.state(), env.render().tobytes(), env.oracle())]
-    names, most = env.world.actions.names, env.world.actions.max_per_turn
+    names, most = env.description.actions.names, env.description.actions.max_per_turn
     while True:
         turn = env.step([rng.choice(names) for _ in range(rng.randint(0, most))])
         told.append((*turn, env.state(), env.render().tobytes()))
@@ -51,9 +51,8 @@ def test_a_remote_environment_equals_the_local_one(
 ) -> None:
     local = make_env(name, options)
     remote = make_env(f"remote:{url.replace('http', scheme)}#{name}", options)
-    assert remote.world == local.world and remote.options.model_dump() == local.options.model_dump(
-        mode="json"
-    )
+    assert remote.description == local.description
+    assert remote.options.model_dump() == local.options.model_dump(mode="json")
     assert remote.is_deterministic == local.is_deterministic and remote.name == local.name
     for seed in range(3):
         task = local.make_task(local.options, seed)
@@ -66,7 +65,7 @@ def test_a_remote_robot_environment_equals_the_local_one(url: str) -> None:
     pytest.importorskip("gymnasium_robotics")
     options = {"max_actions": 6}
     local, remote = make_env("fetch", options), make_env(f"remote:{url}#fetch", options)
-    assert remote.world == local.world
+    assert remote.description == local.description
     task = local.make_task(local.options, 3)
     assert remote.make_task(remote.options, 3) == task
     shown = [env.reset(options={"task": task})[0] for env in (remote, local)]

@@ -15,7 +15,7 @@ def play_episode(env: Any, task: Any) -> list[Any]:
     """The oracle's episode, including what reset returned."""
     told: list[Any] = [env.reset(options={"task": task})]
     while True:
-        told.append(env.step(env.world.actions.first_turn(env.oracle())))
+        told.append(env.step(env.description.actions.first_turn(env.oracle())))
         if told[-1][2]:
             return told
 
@@ -23,7 +23,7 @@ def play_episode(env: Any, task: Any) -> list[Any]:
 @pytest.mark.parametrize("name", ["multihop_qa", "household"])
 def test_a_remote_environment_is_solved_like_the_local_one(url: str, name: str) -> None:
     local, remote = (make_env(where, {"size": "tiny"}) for where in (name, f"remote:{url}#{name}"))
-    assert remote.world == local.world
+    assert remote.description == local.description
     for seed in range(3):
         task = local.make_task(local.options, seed)
         told = play_episode(remote, task)
@@ -41,7 +41,7 @@ def test_mistakes_are_observations_remotely_too(url: str) -> None:
     assert "no_such_tool" in turn[0].text and turn[0].text != first.text
     odd = [
         odd.action
-        for odd in list_adversarial_actions(remote.world.actions)
+        for odd in list_adversarial_actions(remote.description.actions)
         if not odd.is_call and len(odd.action) < 10**5
     ]
     for action in odd:

@@ -55,7 +55,7 @@ class FrozenLake(Env):
     options: FrozenLakeOptions
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         return EnvDescription(

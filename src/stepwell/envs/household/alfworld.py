@@ -152,7 +152,7 @@ def find_games(folder: str) -> dict[str, list[str]]:
 
 def write_game(task: Task, path: Path) -> None:
     """Write a generated household as a game for ALFWorld's engine."""
-    data = Path(import_simulator("alfworld", world="household", extra="alfworld").__file__).parent / "data"
+    data = Path(import_simulator("alfworld", env="household", extra="alfworld").__file__).parent / "data"
     game = {
         "pddl_domain": (data / "alfred.pddl").read_text(),
         "grammar": (data / "alfred.twl2").read_text().replace("UNKNOWN GOAL", task.instruction),
@@ -165,11 +165,9 @@ def write_game(task: Task, path: Path) -> None:
 
 
 def _start_engine() -> Any:
-    textworld = import_simulator("textworld", world="household", extra="alfworld")
-    theirs = import_simulator(
-        "alfworld.agents.environment.alfred_tw_env", world="household", extra="alfworld"
-    )
-    pddl = import_simulator("textworld.envs", world="household", extra="alfworld")
+    textworld = import_simulator("textworld", env="household", extra="alfworld")
+    theirs = import_simulator("alfworld.agents.environment.alfred_tw_env", env="household", extra="alfworld")
+    pddl = import_simulator("textworld.envs", env="household", extra="alfworld")
     asked = textworld.EnvInfos(won=True, admissible_commands=True)
     return theirs.AlfredDemangler(pddl.PddlEnv(asked), shuffle=False)
 

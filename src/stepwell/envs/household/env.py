@@ -38,7 +38,7 @@ class Household(Env):
         self._played: GeneratedHousehold | PublishedGame | None = None
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """The description for agents."""
         shown = {} if self.options.games else make_examples(self.options.catalogue)
         return EnvDescription(self.name, write_guide(self.options), ActionSpace(), self.options.turns, shown)

@@ -49,7 +49,7 @@ class MultihopQA(Env):
     options: MultihopOptions
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """The description for agents."""
         options = self.options
         shown = {} if options.is_tiny or options.dataset else make_examples()

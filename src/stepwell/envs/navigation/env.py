@@ -39,7 +39,7 @@ class Navigation(Env):
     options: NavigationOptions
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """The description for agents."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         told = make_examples(actions, self.options)

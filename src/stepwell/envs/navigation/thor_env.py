@@ -90,7 +90,7 @@ class ThorNavigation(Env):
         self._controller: Any = None
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         return EnvDescription(self.name, write_guide(self.options), actions, self.options.max_turns)
@@ -172,7 +172,7 @@ class ThorNavigation(Env):
 
     def _open_controller(self) -> Any:
         if self._controller is None:
-            thor = import_simulator("ai2thor.controller", world=self.name, extra="ai2thor")
+            thor = import_simulator("ai2thor.controller", env=self.name, extra="ai2thor")
             self._controller = thor.Controller(
                 agentMode="default",
                 visibilityDistance=FAR,

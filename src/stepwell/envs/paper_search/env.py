@@ -65,7 +65,7 @@ class PaperSearch(Env):
     options: PaperSearchOptions
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """The description for agents."""
         limits = self.options.limits
         actions = ActionSpace(tools=make_tools(self.options, limits), max_per_turn=limits.max_calls)
@@ -109,7 +109,7 @@ class PaperSearch(Env):
             return Effect(
                 self.pool.refuse_call(f"unreadable call: {to_one_line(str(error), 200)}", is_penalised=False)
             )
-        problem = problem_with(self.world.actions.tools, call)
+        problem = problem_with(self.description.actions.tools, call)
         if problem:
             told = f"refused: {to_one_line(problem, 200)}"
             return Effect(self.pool.refuse_call(told, is_penalised=call.name == EXPAND))

@@ -52,7 +52,7 @@ class PrimitiveSkill(Env):
     options: PrimitiveSkillOptions
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """The description for agents."""
         told = make_examples(self.options)
         return EnvDescription(

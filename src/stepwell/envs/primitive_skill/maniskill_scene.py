@@ -150,7 +150,7 @@ class ManiSkillScene:
 def _table_type() -> Any:
     """The task as ManiSkill wants one: a class, made when its package is there."""
     sapien, envs, actors, tables, cameras, views = (
-        import_simulator(module, world="primitive_skill with simulator = maniskill", extra="maniskill")
+        import_simulator(module, env="primitive_skill with simulator = maniskill", extra="maniskill")
         for module in (
             "sapien",
             "mani_skill.envs.sapien_env",

@@ -243,11 +243,11 @@ class RemoteEnv(Env):
         self.options = RemoteOptions(**self._told["options"])
 
     @property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """The server's description."""
-        world = wire.read_description(self._told["world"])
-        assert isinstance(world, EnvDescription)
-        return world
+        description = wire.read_description(self._told.get("description") or self._told["world"])
+        assert isinstance(description, EnvDescription)
+        return description
 
     @property
     def is_deterministic(self) -> bool:
@@ -336,9 +336,9 @@ class RemoteRobotEnv(RobotEnv):
 
     def layout(self) -> RobotEnvDescription:
         """The server's description."""
-        world = wire.read_description(self._told["world"])
-        assert isinstance(world, RobotEnvDescription)
-        return world
+        description = wire.read_description(self._told.get("description") or self._told["world"])
+        assert isinstance(description, RobotEnvDescription)
+        return description
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

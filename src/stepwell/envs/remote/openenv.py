@@ -89,7 +89,7 @@ class OpenEnv(Env):
         self._field = self.options.action_field or self._find_text_field()
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """The server's own words, and what an action looks like."""
         names = tuple(self.options.actions)
         told = self.options.guide or self.about

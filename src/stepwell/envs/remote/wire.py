@@ -111,11 +111,13 @@ def _is_image(array: AnyArray) -> bool:
     return array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size > 0
 
 
-def write_description(world: EnvDescription | RobotEnvDescription) -> dict[str, Any]:
+def write_description(description: EnvDescription | RobotEnvDescription) -> dict[str, Any]:
     """An environment as JSON."""
-    described = asdict(world)
-    if isinstance(world, EnvDescription):
-        described["examples"] = {form.value: asdict(example) for form, example in world.examples.items()}
+    described = asdict(description)
+    if isinstance(description, EnvDescription):
+        described["examples"] = {
+            form.value: asdict(example) for form, example in description.examples.items()
+        }
     return described
 
 

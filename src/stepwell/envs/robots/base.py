@@ -49,6 +49,7 @@ from stepwell.core import (
     StateForm,
     Task,
 )
+from stepwell.core.renamed import adopt_old_members, renamed_members
 from stepwell.envs.base import task_to_play
 from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
@@ -112,6 +113,7 @@ class Moved(NamedTuple):
     dense: float = 0.0
 
 
+@renamed_members(world="description")
 class RobotEnv(ABC):
     """An environment that a robot policy acts in, one task at a time."""
 
@@ -126,6 +128,10 @@ class RobotEnv(ABC):
     has_oracle: bool = True
     oracle_share: float = 0.9  # share of tasks that the oracle is known to solve
     num_checked: ClassVar[int] = 10  # tasks that `stepwell envs check` plays
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adopt_old_members(cls, {"world": "description"})
 
     def __init__(self, options: Settings | None = None) -> None:
         self.options: Any = self.Options() if options is None else options
@@ -186,10 +192,10 @@ class RobotEnv(ABC):
     def require(cls) -> None:
         """Raise a `ConfigError` with an install command if the simulator is not installed."""
         if cls.package is not None:
-            import_simulator(cls.package, world=cls.name, extra=cls.extra)
+            import_simulator(cls.package, env=cls.name, extra=cls.extra)
 
     @cached_property
-    def world(self) -> RobotEnvDescription:
+    def description(self) -> RobotEnvDescription:
         """The description for building a policy."""
         return self.layout()
 
@@ -271,7 +277,7 @@ class RobotEnv(ABC):
 
     def _check_chunk(self, chunk: npt.NDArray[Any]) -> FloatArray:
         """`chunk` as [C, D] float32 in [-1, 1]."""
-        dim = self.world.action_dim
+        dim = self.description.action_dim
         actions = np.asarray(chunk)
         if (
             actions.ndim != 2

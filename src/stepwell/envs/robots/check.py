@@ -28,28 +28,28 @@ NUM_SEEDS = 200  # both splits must get some of them
 
 def description_is_complete(probe: Probe) -> str:
     """The environment has arrays and an action, and every task an instruction."""
-    world = open_shared(probe).world
+    description = open_shared(probe).description
     require_that(
-        isinstance(world, RobotEnvDescription),
-        f"world is a {type(world).__name__}, not a RobotEnvDescription",
+        isinstance(description, RobotEnvDescription),
+        f"description is a {type(description).__name__}, not a RobotEnvDescription",
     )
     for task in probe.tasks:
         require_that(bool(task.instruction.strip()), f"task {task.id} has no instruction")
-    shapes = ", ".join(f"{name} {list(spec.shape)}" for name, spec in world.arrays.items())
-    return f"{shapes}; action [{world.action_dim}], at most {world.max_actions}"
+    shapes = ", ".join(f"{name} {list(spec.shape)}" for name, spec in description.arrays.items())
+    return f"{shapes}; action [{description.action_dim}], at most {description.max_actions}"
 
 
 def arrays_are_as_described(probe: Probe) -> str:
-    """Reset and step return exactly the arrays of `world`, finite; rewards and info have the right types."""
+    """Reset and step return the described arrays, finite; rewards and info have the right types."""
     env = open_shared(probe)
     rng = np.random.default_rng(0)
     for task in probe.tasks[:3]:
         observation, info = env.reset(options={"task": task})
         require_that(isinstance(info, dict), f"reset gave info of type {type(info).__name__}")
-        _require_arrays(env.world, observation)
+        _require_arrays(env.description, observation)
         require_that(bool(observation.instruction.strip()), "the observation has no instruction")
         for turn in play_chunks(env, lambda: draw_random_chunk(env, rng)):
-            _require_arrays(env.world, turn[0])
+            _require_arrays(env.description, turn[0])
             require_that(isinstance(turn[1], float) and math.isfinite(turn[1]), f"reward is {turn[1]!r}")
             require_that(
                 turn[2] in (True, False) and turn[3] is False, f"ends are {turn[2:4]}; never truncated"
@@ -62,7 +62,7 @@ def arrays_are_as_described(probe: Probe) -> str:
                 ("process" in turn[4]) == env.has_process, "info['process'] does not fit has_process"
             )
             json.dumps(turn[4], allow_nan=False)
-    return "as world.arrays says"
+    return "as description.arrays says"
 
 
 def content_decides_the_task(probe: Probe) -> str:
@@ -95,7 +95,7 @@ def a_chunk_is_its_actions_one_by_one(probe: Probe) -> str:
     env, task = open_shared(probe), probe.tasks[0]
     rng = np.random.default_rng(0)
     _start_episode(env, task)
-    chunk = draw_random_chunk(env, rng)[: env.world.max_actions]
+    chunk = draw_random_chunk(env, rng)[: env.description.max_actions]
     together = env.step(chunk)
     _start_episode(env, task)
     num_actions: Any = together[4]["num_actions"]
@@ -109,9 +109,9 @@ def a_chunk_is_its_actions_one_by_one(probe: Probe) -> str:
 def episodes_end_by_the_rules(probe: Probe) -> str:
     """The limit cuts a chunk and terminates as a failure; no action follows; success comes at the end."""
     env = open_shared(probe)
-    limit = env.world.max_actions
+    limit = env.description.max_actions
     _start_episode(env, probe.tasks[0])
-    still = np.zeros((limit + 3, env.world.action_dim), dtype=np.float32)
+    still = np.zeros((limit + 3, env.description.action_dim), dtype=np.float32)
     _, _, terminated, truncated, info = env.step(still)
     require_that(terminated and not truncated, f"{limit + 3} actions did not terminate")
     if not info["success"]:
@@ -124,7 +124,7 @@ def wrong_chunks_are_refused(probe: Probe) -> str:
     """Chunks of a wrong shape, empty chunks and nan are InputErrors that do not change the episode."""
     env = open_shared(probe)
     first = _start_episode(env, probe.tasks[0])
-    dim = env.world.action_dim
+    dim = env.description.action_dim
     for chunk in (np.zeros(dim), np.zeros((2, dim + 1)), np.zeros((0, dim)), np.full((1, dim), np.nan)):
         require_that(
             _is_refused(env, chunk), f"a chunk of shape {chunk.shape} ({chunk.ravel()[:1]}) was accepted"
@@ -200,7 +200,7 @@ def state_has_its_forms(probe: Probe) -> str:
         )
         if env.has_oracle:
             action = env.oracle()
-            require_that(action.shape == (env.world.action_dim,), f"oracle() gave shape {action.shape}")
+            require_that(action.shape == (env.description.action_dim,), f"oracle() gave shape {action.shape}")
             require_that(bool((np.abs(action) <= 1).all()), f"oracle() gave {action}, outside [-1, 1]")
         require_that(
             env.state() == state and env.observe() == first, "state() or oracle() changed the environment"
@@ -215,7 +215,7 @@ def render_gives_an_image(probe: Probe) -> str:
     try:
         picture = np.asarray(env.render())
     except ConfigError as error:
-        require_that(not env.world.images, str(error))
+        require_that(not env.description.images, str(error))
         return f"none here: {error}"
     good = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
     require_that(good, f"render() gave {picture.dtype} {picture.shape}")
@@ -264,17 +264,17 @@ Answer = tuple[ArrayState, float, bool, bool, dict[str, Any]]
 
 def play_chunks(env: RobotEnv, chunk: Callable[[], FloatArray]) -> Iterator[Answer]:
     """Play chunks until the episode ends, or until the limit is exceeded."""
-    for _ in range(env.world.max_actions + 1):
+    for _ in range(env.description.max_actions + 1):
         turn = env.step(chunk())
         yield turn
         if turn[2] or turn[3]:
             return
-    raise ContractViolation(f"no end after {env.world.max_actions + 1} chunks")
+    raise ContractViolation(f"no end after {env.description.max_actions + 1} chunks")
 
 
 def draw_random_chunk(env: RobotEnv, rng: np.random.Generator, size: int = CHUNK) -> FloatArray:
     """Actions drawn uniformly from [-1, 1]."""
-    return rng.uniform(-1.0, 1.0, (size, env.world.action_dim)).astype(np.float32)
+    return rng.uniform(-1.0, 1.0, (size, env.description.action_dim)).astype(np.float32)
 
 
 def open_shared(probe: Probe) -> RobotEnv:
@@ -283,10 +283,12 @@ def open_shared(probe: Probe) -> RobotEnv:
     return shared
 
 
-def _require_arrays(world: RobotEnvDescription, observation: ArrayState) -> None:
+def _require_arrays(description: RobotEnvDescription, observation: ArrayState) -> None:
     require_that(isinstance(observation, ArrayState), f"shown was a {type(observation).__name__}")
-    require_that(list(observation.arrays) == list(world.arrays), f"shown was {list(observation.arrays)}")
-    for name, spec in world.arrays.items():
+    require_that(
+        list(observation.arrays) == list(description.arrays), f"shown was {list(observation.arrays)}"
+    )
+    for name, spec in description.arrays.items():
         array = observation.arrays[name]
         require_that(
             array.shape == spec.shape and str(array.dtype) == spec.dtype,

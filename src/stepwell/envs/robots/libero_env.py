@@ -155,7 +155,7 @@ class LiberoScene:
 @lru_cache(maxsize=16)
 def open_scene(suite: str, task: str | int) -> LiberoScene:
     """A task of a suite by name or number."""
-    benchmark = import_simulator("libero.libero.benchmark", world="libero", extra="libero")
+    benchmark = import_simulator("libero.libero.benchmark", env="libero", extra="libero")
     known = benchmark.get_benchmark_dict()
     if suite not in known:
         raise ConfigError(f"env.options.suite: LIBERO has no {suite!r}{suggest_name(suite, known, 'Suites')}")
@@ -174,7 +174,7 @@ def open_scene(suite: str, task: str | int) -> LiberoScene:
 def open_simulator(path: str) -> Any:
     """LIBERO's environment of a description file, without renderer; fixtures are always where they were."""
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
-    wrapper = import_simulator("libero.libero.envs.env_wrapper", world="libero", extra="libero")
+    wrapper = import_simulator("libero.libero.envs.env_wrapper", env="libero", extra="libero")
     chance = np.random.get_state()  # LIBERO draws from numpy's global state
     np.random.seed(FIXTURE_SEED)
     try:

@@ -137,8 +137,8 @@ def open_simulator(options: ManiSkillOptions) -> Any:
     """One ManiSkill environment on the CPU that returns numpy arrays."""
     import gymnasium
 
-    import_simulator("mani_skill.envs", world="maniskill", extra="maniskill")  # registers its tasks
-    wrappers = import_simulator("mani_skill.utils.wrappers.gymnasium", world="maniskill", extra="maniskill")
+    import_simulator("mani_skill.envs", env="maniskill", extra="maniskill")  # registers its tasks
+    wrappers = import_simulator("mani_skill.utils.wrappers.gymnasium", env="maniskill", extra="maniskill")
     modes = {"state": "state_dict", "camera": "rgb", "both": "state_dict+rgb"}
     size = {"width": options.image_size, "height": options.image_size}
     try:

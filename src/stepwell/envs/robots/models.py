@@ -15,7 +15,7 @@ from stepwell.envs.robots.packages import import_simulator
 
 def import_mujoco(extra: str) -> Any:
     """The package mujoco, which every extra of a MuJoCo environment brings."""
-    return import_simulator("mujoco", world=extra, extra=extra)
+    return import_simulator("mujoco", env=extra, extra=extra)
 
 
 def make_model(path: str, extra: str) -> Any:

@@ -12,12 +12,12 @@ from typing import Any
 from stepwell.core import ConfigError
 
 
-def import_simulator(module: str, *, world: str, extra: str) -> Any:
+def import_simulator(module: str, *, env: str, extra: str) -> Any:
     """The module `module`; where its package is missing, a `ConfigError` with the command to run."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"the environment {world!r} needs a package that is not installed ({error.name}): "
+            f"the environment {env!r} needs a package that is not installed ({error.name}): "
             f'pip install "stepwell[{extra}]"'
         ) from error

@@ -94,7 +94,7 @@ class RoboCasa(RobotEnv):
     def arrays(self) -> Arrays:
         """Robot, objects, images."""
         shown = self._make_vectors()
-        expected = self.world.arrays.get("state")
+        expected = self.description.arrays.get("state")
         if expected is not None and shown["state"].shape != expected.shape:
             raise EnvError(f"this kitchen's state has another size than {expected.shape}; use images")
         return shown | {camera: self.picture(camera) for camera in self.options.cameras}
@@ -136,8 +136,8 @@ class RoboCasa(RobotEnv):
 def open_simulator(options: RoboCasaOptions) -> Any:
     """A RoboCasa environment that renders the chosen cameras."""
     cameras.choose_gl_backend()  # before robosuite looks which GL there is
-    env_utils = import_simulator("robocasa.utils.env_utils", world="robocasa", extra="robocasa")
-    base = import_simulator("robosuite.environments.base", world="robocasa", extra="robocasa")
+    env_utils = import_simulator("robocasa.utils.env_utils", env="robocasa", extra="robocasa")
+    base = import_simulator("robosuite.environments.base", env="robocasa", extra="robocasa")
     if options.task not in base.REGISTERED_ENVS:
         raise ConfigError(f"env.options.task: RoboCasa has no {options.task!r}")
     return env_utils.create_env(

@@ -165,7 +165,7 @@ class Robosuite(RobotEnv):
 def open_simulator(task: str, robot: str) -> Any:
     """A robosuite environment without renderer, horizon and noise."""
     logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
-    suite = import_simulator("robosuite", world="robosuite", extra="robosuite")
+    suite = import_simulator("robosuite", env="robosuite", extra="robosuite")
     known = set(suite.ALL_ENVIRONMENTS)
     if task not in known:
         raise ConfigError(f"env.options.task: robosuite has no {task!r}; it has {', '.join(sorted(known))}")

@@ -34,7 +34,7 @@ class ShopEnv(Env):
     options: ShopOptions
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """What agents are told."""
         return EnvDescription(
             self.name, write_guide(self.options), ActionSpace(), self.options.turns, make_examples()

@@ -41,7 +41,7 @@ class Sokoban(Env):
     options: SokobanOptions
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """What agents are told."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         return EnvDescription(

@@ -37,7 +37,7 @@ class Svg(Env):
     options: SvgOptions
 
     @cached_property
-    def world(self) -> EnvDescription:
+    def description(self) -> EnvDescription:
         """What agents are told."""
         return EnvDescription(
             self.name, write_guide(self.options), ActionSpace(), self.options.max_turns, make_examples()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepwell.core.lazy import lazy_names, renamed_names
+from stepwell.core.lazy import lazy_names
+from stepwell.core.renamed import renamed_names
 
 if TYPE_CHECKING:
     from stepwell.policies.vla.lerobot import LeRobotSampler

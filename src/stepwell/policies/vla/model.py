@@ -29,9 +29,9 @@ class VLAShape:
     action_dim: int
 
     @classmethod
-    def for_env(cls, config: VLAConfig, world: RobotEnvDescription) -> VLAShape:
+    def for_env(cls, config: VLAConfig, description: RobotEnvDescription) -> VLAShape:
         """The shape for the arrays and actions of an environment."""
-        return cls(config, dict(world.arrays), world.action_dim)
+        return cls(config, dict(description.arrays), description.action_dim)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON stored in `config.json`."""

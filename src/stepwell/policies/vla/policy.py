@@ -69,7 +69,7 @@ class VLAPolicy:
         self.module = nn.ModuleDict({"model": model} | ({"critic": critic} if critic is not None else {}))
 
     @classmethod
-    def from_config(cls, config: PolicyConfig, world: RobotEnvDescription, seed: int = 0) -> VLAPolicy:
+    def from_config(cls, config: PolicyConfig, description: RobotEnvDescription, seed: int = 0) -> VLAPolicy:
         """Build the policy from its settings: opened if `model` is a directory, otherwise fresh."""
         critic: CriticKind | None = None if config.critic == "none" else config.critic
         if config.lora is not None:
@@ -78,9 +78,9 @@ class VLAPolicy:
             policy = cls.from_pretrained(
                 config.model, critic=critic, dtype=config.dtype, device=config.device
             )
-            policy.check_world(world)
+            policy.check_env(description)
         else:
-            shape = VLAShape.for_env(config.vla or VLAConfig(), world)
+            shape = VLAShape.for_env(config.vla or VLAConfig(), description)
             policy = cls.from_shape(shape, critic=critic, dtype=config.dtype, device=config.device, seed=seed)
         if config.reference:
             policy.reference = _copy_frozen(policy.model)
@@ -243,13 +243,14 @@ class VLAPolicy:
             if encoder is not None:
                 encoder.fit_scaling(arrays)
 
-    def check_world(self, world: RobotEnvDescription) -> None:
+    def check_env(self, description: RobotEnvDescription) -> None:
         """Refuse an environment that this policy was not built for."""
         shape = self.model.shape
-        if shape.arrays != world.arrays or shape.action_dim != world.action_dim:
+        if shape.arrays != description.arrays or shape.action_dim != description.action_dim:
             raise ConfigError(
                 f"policy.model was made for arrays {_describe_arrays(shape.arrays)} and {shape.action_dim} "
-                f"action dimensions; {world.name} has {_describe_arrays(world.arrays)} and {world.action_dim}"
+                f"action dimensions; {description.name} has {_describe_arrays(description.arrays)} and "
+                f"{description.action_dim}"
             )
 
     # --- weights ------------------------------------------------------------------------
@@ -274,7 +275,7 @@ class VLAPolicy:
         if wrong:
             raise WeightsError(
                 f"{len(wrong)} weights are missing, unknown or of another shape (first: {wrong[0]}); "
-                "load weights saved from the same policy.vla settings, world and critic"
+                "load weights saved from the same policy.vla settings, environment and critic"
             )
         self.module.load_state_dict(weights)
 

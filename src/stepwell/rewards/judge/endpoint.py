@@ -82,11 +82,11 @@ class EndpointJudge:
     """Asks a model. `threshold` is for the rule judge that it is compared with."""
 
     def __init__(
-        self, world: str, config: EndpointConfig, *, rule: RuleJudge, threshold: float = 0.7
+        self, env_name: str, config: EndpointConfig, *, rule: RuleJudge, threshold: float = 0.7
     ) -> None:
         if not config.url or not config.model:
             raise ConfigError("rewards.judge.endpoint needs url and model; set them")
-        self.world, self.config, self.threshold = world, config, threshold
+        self.env_name, self.config, self.threshold = env_name, config, threshold
         self.rule = rule
         self.cache = AnswerCache(config.cache)
         self.counts = JudgeCounts()
@@ -105,7 +105,7 @@ class EndpointJudge:
         """The answers, in order."""
         self._in_a_row = 0
         asked = [
-            write_question(self.world, self.rule.vocabulary.criteria, one.part, one.said, one.truth)
+            write_question(self.env_name, self.rule.vocabulary.criteria, one.part, one.said, one.truth)
             for one in questions
         ]
         keys = [make_question_key(self.config.model, messages) for messages in asked]

@@ -16,8 +16,8 @@ from stepwell.core.env_description import StateForm
 Part = Literal["grounding", "world_modeling"]
 
 _TASK = {
-    "grounding": "An agent looked at the current state of {world} and described it.",
-    "world_modeling": "Before acting, an agent predicted the state of {world} that its actions lead to. "
+    "grounding": "An agent looked at the current state of {env} and described it.",
+    "world_modeling": "Before acting, an agent predicted the state of {env} that its actions lead to. "
     "The true state below is the one that really followed.",
 }
 _ANY = "- At least one fact about the state must be given, and every fact that is given must be true."
@@ -25,13 +25,13 @@ _ANSWER = re.compile(r"<answer>\s*(yes|no)\s*\.?\s*</answer>", re.IGNORECASE)
 
 
 def write_question(
-    world: str, criteria: str, part: Part, said: str, truth: Mapping[StateForm, str]
+    env: str, criteria: str, part: Part, said: str, truth: Mapping[StateForm, str]
 ) -> list[dict[str, str]]:
     """The messages that ask whether `said` is right."""
     fence = "-----"
     inside = re.sub(r"-{5,}", "----", said)
     system = (
-        f"{_TASK[part].format(world=world)} Decide whether its text is right.\n{criteria or _ANY}\n"
+        f"{_TASK[part].format(env=env)} Decide whether its text is right.\n{criteria or _ANY}\n"
         "Think briefly, then end with <answer>YES</answer> or <answer>NO</answer>."
     )
     user = (

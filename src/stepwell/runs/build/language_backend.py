@@ -161,7 +161,7 @@ class LanguageBackend:
     def agent(self) -> Agent:
         """The built-in agent; refused where a rewarded part is not in what it writes."""
         recipe = self.resources.recipe
-        agent = Agent(self.resources.envs.envs[0].world, self.config.agent)
+        agent = Agent(self.resources.envs.envs[0].description, self.config.agent)
         offered = list_part_names(agent.strategy, list(StateForm), agent.form, self.config.rewards.parts)
         rewarded = dict.fromkeys((*recipe.reward_parts, *self.resources.demonstrated_parts))
         if missing := [part for part in rewarded if part not in offered]:
@@ -201,7 +201,7 @@ class LanguageBackend:
 
     @property
     def horizon(self) -> int | None:
-        return self.agent.world.max_turns if self.resources.has_env else None
+        return self.agent.description.max_turns if self.resources.has_env else None
 
     @property
     def state_form(self) -> str | None:
@@ -254,7 +254,7 @@ class LanguageBackend:
         return demonstrate(Rollout(envs, player, sampler), tasks, seed)
 
     def describe_imbalance(self, shown: Sequence[Trajectory]) -> str | None:
-        max_turns, rewarded = self.agent.world.max_turns, self.resources.demonstrated_parts
+        max_turns, rewarded = self.agent.description.max_turns, self.resources.demonstrated_parts
         return describe_imbalance(shown, self.config.rewards, rewarded, max_turns)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The components of a robot's run.
 
-    RobotEnv.world ─► VLAPolicy ─► ArrayEngine ─► Rollout(RobotPlayer)
+    RobotEnv.description ─► VLAPolicy ─► ArrayEngine ─► Rollout(RobotPlayer)
                           └─► Trainer (the same as a language agent's)
 
 A robot needs no agent, tokenizer or renderer. Settings that only a language agent understands are refused.
@@ -51,7 +51,7 @@ class RobotBackend:
     @property
     def env_spec(self) -> RobotEnvDescription:
         """The environment's arrays, actions and limits."""
-        spec: Any = self.resources.envs.envs[0].world
+        spec: Any = self.resources.envs.envs[0].description
         assert isinstance(spec, RobotEnvDescription)
         return spec
 

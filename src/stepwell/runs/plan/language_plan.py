@@ -54,7 +54,7 @@ class LanguagePlan(BasePlan):
         super().__init__(components, None if components.config.env.tasks is not None else MOST_COUNTED)
         self.images = ""
         self.language = components.language
-        self.env_spec = self.language.agent.world
+        self.env_spec = self.language.agent.description
         lora, max_turns = self.config.policy.lora, self.env_spec.max_turns
         self.size = ModelSize.read(self.language.base_path, 0 if lora is None else lora.rank)
         self.tokens = self._measure_tokens()

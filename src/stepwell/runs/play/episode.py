@@ -52,7 +52,7 @@ class PlaySession:
         self._config = config
         self._batch = EnvBatch(config.env.name, config.env.options, 1)
         self.env = self._batch.envs[0]
-        self.agent = Agent(self.env.world, config.agent)
+        self.agent = Agent(self.env.description, config.agent)
         self.pilot = pilot
         self.observation = Observation()
         self.is_over = True

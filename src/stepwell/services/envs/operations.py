@@ -349,6 +349,7 @@ def _describe_env(name: str, settings: Any) -> dict[str, Any]:
     """What a caller must know to stand in for an environment."""
     env = _open_env(name, settings)
     try:
+        description = wire.write_description(env.description)
         return {
             "name": env.name,
             "summary": (type(env).__doc__ or "").strip().split("\n")[0],
@@ -356,7 +357,8 @@ def _describe_env(name: str, settings: Any) -> dict[str, Any]:
             "is_deterministic": bool(env.is_deterministic),
             "has_oracle": bool(env.has_oracle),
             "has_process": bool(env.has_process),
-            "world": wire.write_description(env.world),
+            "description": description,
+            "world": description,  # its former name, for clients of one release before
         }
     finally:
         env.close()

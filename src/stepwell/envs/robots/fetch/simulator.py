@@ -53,7 +53,7 @@ class GivenStart:
 
 @lru_cache(maxsize=8)
 def _simulator_type(task: str) -> type[Any]:
-    module = import_simulator(f"gymnasium_robotics.envs.fetch.{task}", world="fetch", extra="fetch")
+    module = import_simulator(f"gymnasium_robotics.envs.fetch.{task}", env="fetch", extra="fetch")
     return type("Given", (GivenStart, getattr(module, CLASSES[task])), {})
 
 

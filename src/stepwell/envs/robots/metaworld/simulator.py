@@ -40,18 +40,18 @@ class SharedModel:
     def __init__(self) -> None:
         self._model: Any = None
         self._pristine: tuple[Vector, Vector] = np.empty(0), np.empty(0)
-        self._world: Any = None  # whose positions the model holds
+        self._holder: Any = None  # whose positions the model holds
 
-    def give_to(self, world: Any) -> Any:
-        """The model, with the positions of `world`; those of a new one are the model file's."""
+    def give_to(self, env: Any) -> Any:
+        """The model, with the positions of `env`; those of a new one are the model file's."""
         if self._model is None:
-            self._model = models.make_model(world.fullpath, "metaworld")
+            self._model = models.make_model(env.fullpath, "metaworld")
             self._pristine = self._copy_positions()
-        if self._world is not world:
-            if self._world is not None:
-                self._world._positions = self._copy_positions()
-            self._write_positions(self._pristine if world._positions is None else world._positions)
-            self._world = world
+        if self._holder is not env:
+            if self._holder is not None:
+                self._holder._positions = self._copy_positions()
+            self._write_positions(self._pristine if env._positions is None else env._positions)
+            self._holder = env
         return self._model
 
     def restore_positions(self) -> None:
@@ -127,7 +127,7 @@ _HAND_AT_START: dict[tuple[Any, ...], npt.NDArray[np.float64]] = {}
 @lru_cache(maxsize=64)
 def make_simulator_type(task: str) -> type[Any]:
     """The quick variant of Meta-World's class for `task` (with its version: 'reach-v3')."""
-    env_dict = import_simulator("metaworld.env_dict", world="metaworld", extra="metaworld")
+    env_dict = import_simulator("metaworld.env_dict", env="metaworld", extra="metaworld")
     # experts ask for more than [-1, 1] on purpose; the environment clips
     warnings.filterwarnings("ignore", message="Constant\\(s\\) may be too high")
     return type("Quick", (QuickStart, env_dict.ALL_V3_ENVIRONMENTS[task]), {})
@@ -153,5 +153,5 @@ def find_vector_bounds(task: str) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 def make_expert(task: str) -> Any:
     """The scripted policy that Meta-World ships for a task."""
-    policies = import_simulator("metaworld.policies", world="metaworld", extra="metaworld")
+    policies = import_simulator("metaworld.policies", env="metaworld", extra="metaworld")
     return policies.ENV_POLICY_MAP[task]()
