@@ -102,7 +102,7 @@ class GymWorld(RobotEnv):
     def facts(self) -> dict[str, JSON]:
         return {}
 
-    def picture(self, camera: str) -> Any:
+    def image(self, camera: str) -> Any:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -106,11 +106,11 @@ def test_user_messages_hold_the_observation_alone_unless_a_reminder_is_asked_for
     assert agent(remind=True).next_prompt(board) == "_P\nG_\nReply: <answer>...</answer>"
 
 
-def test_pictures_are_mentioned_only_where_there_is_no_text() -> None:
-    picture = np.zeros((2, 2, 3), dtype=np.uint8)
-    assert agent().first_prompt(Observation(images=(picture,))) == "The picture shows the state."
-    assert agent().first_prompt(Observation(images=(picture, picture))) == "The pictures show the state."
-    assert agent().first_prompt(Observation("board", (picture,))) == "board"
+def test_images_are_mentioned_only_where_there_is_no_text() -> None:
+    image = np.zeros((2, 2, 3), dtype=np.uint8)
+    assert agent().first_prompt(Observation(images=(image,))) == "The picture shows the state."
+    assert agent().first_prompt(Observation(images=(image, image))) == "The pictures show the state."
+    assert agent().first_prompt(Observation("board", (image,))) == "board"
 
 
 def test_a_strategy_of_ones_own_is_data() -> None:

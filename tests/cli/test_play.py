@@ -107,7 +107,7 @@ def test_no_key_breaks_the_editor(keys: list[str]) -> None:
     assert line is None or line.isprintable()
 
 
-def test_a_picture_is_two_pixels_per_character() -> None:
+def test_an_image_is_two_pixels_per_character() -> None:
     image = np.zeros((2, 1, 3), dtype=np.uint8)
     image[0, 0], image[1, 0] = (255, 0, 0), (0, 0, 9)
     assert format_ansi_image(image) == "\x1b[38;2;255;0;0;48;2;0;0;9m▀\x1b[0m"

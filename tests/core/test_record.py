@@ -35,7 +35,7 @@ from stepwell.core import (
     select_trainable,
 )
 
-PICTURE = hash_bytes(b"picture")
+IMAGE = hash_bytes(b"image")
 
 
 def trajectory(status: Status, rewards: list[float | None], error: str = "") -> Trajectory:
@@ -103,10 +103,10 @@ def test_a_chunk_must_be_a_matrix_of_numbers() -> None:
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(PICTURE, 0, 3), (PICTURE, 2, 1)], "overlaps"),
-        ([(PICTURE, 2, 3)], "ends at 5, past the 4"),
-        ([(PICTURE, 0, 0)], "empty or negative"),
-        ([("picture.png", 0, 1)], "not a content hash"),
+        ([(IMAGE, 0, 3), (IMAGE, 2, 1)], "overlaps"),
+        ([(IMAGE, 2, 3)], "ends at 5, past the 4"),
+        ([(IMAGE, 0, 0)], "empty or negative"),
+        ([("image.png", 0, 1)], "not a content hash"),
     ],
 )
 def test_image_spans_must_fit_the_prompt(spans, message) -> None:
@@ -114,10 +114,10 @@ def test_image_spans_must_fit_the_prompt(spans, message) -> None:
         TokenState(np.array([1, 2, 3, 4]), tuple(ImageSpan(*span) for span in spans))
 
 
-def test_equal_prompts_with_other_pictures_are_other_states() -> None:
+def test_equal_prompts_with_other_images_are_other_states() -> None:
     prompt = np.array([1, 2, 3])
-    one = TokenState(prompt, (ImageSpan(PICTURE, 1, 1),))
-    assert one == TokenState(prompt, (ImageSpan(PICTURE, 1, 1),))
+    one = TokenState(prompt, (ImageSpan(IMAGE, 1, 1),))
+    assert one == TokenState(prompt, (ImageSpan(IMAGE, 1, 1),))
     assert one != TokenState(prompt, (ImageSpan(hash_bytes(b"other"), 1, 1),))
 
 
@@ -239,9 +239,9 @@ def test_a_tool_survives_the_way_through_the_chat_form() -> None:
         ToolSchema.from_openai({"type": "function"})
 
 
-def test_an_observation_takes_only_rgb_pictures() -> None:
-    picture = np.zeros((2, 3, 3), np.uint8)
-    assert Observation("a", (picture,)) == Observation("a", (picture.copy(),))
-    assert Observation("a", (picture,)) != Observation("a", (picture + 1,))
+def test_an_observation_takes_only_rgb_images() -> None:
+    image = np.zeros((2, 3, 3), np.uint8)
+    assert Observation("a", (image,)) == Observation("a", (image.copy(),))
+    assert Observation("a", (image,)) != Observation("a", (image + 1,))
     with pytest.raises(InputError, match=r"images\[0\] must be uint8 RGB"):
-        Observation(images=(picture.astype(np.float32),))
+        Observation(images=(image.astype(np.float32),))

@@ -91,7 +91,7 @@ def _tags(text: str) -> list[int]:
     return [PLACEHOLDER if piece == "<image>" else 40 + sum(map(ord, piece)) % 40 for piece in pieces]
 
 
-def picture(seed: int, height: int = 16, width: int = 16) -> AnyArray:
+def image(seed: int, height: int = 16, width: int = 16) -> AnyArray:
     """Noise."""
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
@@ -104,9 +104,9 @@ def prompt(image_format: ImageFormat, image_store: ImageStore, *parts: int | lis
         if isinstance(part, list):
             ids += part
             continue
-        image = picture(part)
-        run = image_format.build_tokens(*image.shape[:2]).ids.tolist()
-        spans.append(ImageSpan(image_store.add(image), len(ids), len(run)))
+        pixels = image(part)
+        run = image_format.build_tokens(*pixels.shape[:2]).ids.tolist()
+        spans.append(ImageSpan(image_store.add(pixels), len(ids), len(run)))
         ids += run
     return TokenState(np.array(ids, np.int32), tuple(spans))
 

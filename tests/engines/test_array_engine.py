@@ -21,15 +21,15 @@ HEADS = ("token", "flow")
 def requests(count: int, temperature: float = 1.0) -> list[Request]:
     return [
         Request(state, SamplingParams(temperature=temperature, seed=50 + i))
-        for i, state in enumerate(states(count, picture=True))
+        for i, state in enumerate(states(count, image=True))
     ]
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_a_sample_does_not_depend_on_its_batch(head: str) -> None:
-    engine = ArrayEngine(policy(head, picture=True).model)
+    engine = ArrayEngine(policy(head, image=True).model)
     together = engine.generate_blocking(requests(9))
-    small = ArrayEngine(policy(head, picture=True).model, EngineConfig(max_batch_size=2))
+    small = ArrayEngine(policy(head, image=True).model, EngineConfig(max_batch_size=2))
     for sampled, other in zip(together, small.generate_blocking(requests(9)), strict=True):
         np.testing.assert_allclose(sampled.action.chunk, other.action.chunk, rtol=0, atol=1e-5)
         np.testing.assert_allclose(sampled.logprobs, other.logprobs, rtol=0, atol=1e-4)
@@ -38,7 +38,7 @@ def test_a_sample_does_not_depend_on_its_batch(head: str) -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_the_trainer_gives_fresh_samples_the_engines_logprobs(head: str) -> None:
-    made = policy(head, picture=True)
+    made = policy(head, image=True)
     asked = requests(12)
     samples = ArrayEngine(made.model).generate_blocking(asked)
     steps = [

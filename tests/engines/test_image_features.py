@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.engines.seeing_models import FAMILIES, PLACEHOLDER, own_logprobs, picture, prompt, seeing_model
+from tests.engines.seeing_models import FAMILIES, PLACEHOLDER, image, own_logprobs, prompt, seeing_model
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import InputError, WeightsError
@@ -58,7 +58,7 @@ def states_of(engine: EmbeddedEngine) -> list[TokenState]:
 
 @pytest.mark.parametrize("forward", ["auto", "transformers"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logprobs_of_prompts_with_pictures_are_those_of_the_models_own_forward(
+def test_logprobs_of_prompts_with_images_are_those_of_the_models_own_forward(
     family: str, forward: str
 ) -> None:
     engine, model = engine_of(family, forward=forward, prefill_tokens=16)  # images are cut by prefills
@@ -75,7 +75,7 @@ def test_a_tiny_decoder_inside_a_model_that_sees_runs_lean() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_equal_placeholders_of_different_pictures_share_no_cache(family: str) -> None:
+def test_equal_placeholders_of_different_images_share_no_cache(family: str) -> None:
     engine, model = engine_of(family)
     with engine:
         one, other, *_ = states_of(engine)
@@ -90,7 +90,7 @@ def test_equal_placeholders_of_different_pictures_share_no_cache(family: str) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_conversation_goes_on_from_its_cache_with_a_new_picture(family: str) -> None:
+def test_a_conversation_goes_on_from_its_cache_with_a_new_image(family: str) -> None:
     engine, model = engine_of(family)
     with engine:
         image_features = engine._core.image_features
@@ -109,7 +109,7 @@ def test_a_conversation_goes_on_from_its_cache_with_a_new_picture(family: str) -
         assert gap(engine, model, state, sampled) < CLOSE
 
 
-def test_siblings_compute_a_picture_once_and_new_weights_compute_it_again(
+def test_siblings_compute_an_image_once_and_new_weights_compute_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, model = engine_of("llava")
@@ -191,12 +191,12 @@ def test_requests_in_flight_look_again_when_they_recompute_under_new_weights() -
     engine.close()
 
 
-def test_a_placeholder_that_was_sampled_is_a_word_and_not_a_picture() -> None:
+def test_a_placeholder_that_was_sampled_is_a_word_and_not_an_image() -> None:
     engine, model = engine_of("llava")
     with engine:
-        with_picture = states_of(engine)[0]
-        words = TokenState(with_picture.prompt_ids)
-        (first,) = sample(engine, with_picture)
+        with_image = states_of(engine)[0]
+        words = TokenState(with_image.prompt_ids)
+        (first,) = sample(engine, with_image)
         (second,) = sample(engine, words)
         assert second.num_cached == len(WORDS)
         embedding = model.get_input_embeddings()(torch.from_numpy(words.prompt_ids.astype(np.int64)))
@@ -207,7 +207,7 @@ def test_a_placeholder_that_was_sampled_is_a_word_and_not_a_picture() -> None:
         assert not np.array_equal(first.logprobs, second.logprobs)
 
 
-async def test_a_prompt_with_a_picture_streams() -> None:
+async def test_a_prompt_with_an_image_streams() -> None:
     engine, model = engine_of("llava")
     with engine:
         state = states_of(engine)[0]
@@ -216,7 +216,7 @@ async def test_a_prompt_with_a_picture_streams() -> None:
         assert len(items) == 4 and gap(engine, model, state, items[-1]) < CLOSE
 
 
-def test_pictures_that_cannot_be_seen_are_refused_with_the_reason() -> None:
+def test_images_that_cannot_be_seen_are_refused_with_the_reason() -> None:
     engine, _ = engine_of("llava")
     with engine:
         state = states_of(engine)[0]
@@ -235,7 +235,7 @@ def test_pictures_that_cannot_be_seen_are_refused_with_the_reason() -> None:
                 sample(engine, bad)
 
 
-def test_numbers_of_pictures_are_negative_and_never_given_twice() -> None:
+def test_numbers_of_images_are_negative_and_never_given_twice() -> None:
     _, image_format = seeing_model("idefics")
     image_store = ImageStore()
     image_features = ImageFeatures(image_format, image_store, lambda pixels: [])
@@ -248,4 +248,4 @@ def test_numbers_of_pictures_are_negative_and_never_given_twice() -> None:
     assert np.array_equal(image_features.encode_prompt(one), keys)
     image_features.forget()
     assert set(image_features.encode_prompt(one)[inside].tolist()).isdisjoint(keys[inside].tolist())
-    assert picture(1).shape == (16, 16, 3)
+    assert image(1).shape == (16, 16, 3)

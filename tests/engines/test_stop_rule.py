@@ -127,9 +127,9 @@ def test_requests_the_engine_cannot_serve_are_refused_by_name(engine: EmbeddedEn
         ask(engine, [4, VOCAB])
     with pytest.raises(InputError, match="TokenState"):
         engine.generate_blocking([Request(ArrayState({}))])
-    picture = TokenState([4, 5], (ImageSpan("ab" * 16, 0, 1),))
+    image = TokenState([4, 5], (ImageSpan("ab" * 16, 0, 1),))
     with pytest.raises(InputError, match=r"state\.images"):
-        engine.generate_blocking([Request(picture)])
+        engine.generate_blocking([Request(image)])
     with pytest.raises(InputError, match="same id"):
         engine.generate_blocking([Request(TokenState([4]), id="x"), Request(TokenState([5]), id="x")])
     with EmbeddedEngine(small_model("llama")) as bare, pytest.raises(InputError, match="need a tokenizer"):

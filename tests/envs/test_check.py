@@ -226,7 +226,7 @@ class ExampleWithoutForm(Sound):
         return EnvDescription(plain.name, plain.guide, plain.actions, plain.max_turns, examples)
 
 
-class GreyPicture(Sound):
+class GreyImage(Sound):
     def render(self) -> Any:
         return np.zeros((8, 8), np.uint8)
 
@@ -299,7 +299,7 @@ BROKEN = [
     (EmptyWords, "state_has_its_forms", "is ''"),
     (OracleMoves, "state_has_its_forms", "changed the environment"),
     (ExampleWithoutForm, "state_has_its_forms", "state() lacks"),
-    (GreyPicture, "render_gives_an_image", "uint8 (8, 8)"),
+    (GreyImage, "render_gives_an_image", "uint8 (8, 8)"),
     (Slow, "turns_are_fast_enough", "asked for 1000"),
 ]
 

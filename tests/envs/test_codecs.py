@@ -38,7 +38,7 @@ from stepwell.envs.turns import Turn
 
 named = st.dictionaries(st.text(max_size=5), any_array, max_size=3)
 json_dict = st.dictionaries(st.text(max_size=5), any_json, max_size=3)
-pictures = hnp.arrays(np.uint8, st.tuples(st.integers(1, 3), st.integers(1, 3), st.just(3)))
+images = hnp.arrays(np.uint8, st.tuples(st.integers(1, 3), st.integers(1, 3), st.just(3)))
 tools = st.builds(
     ToolSchema,
     st.text("abc_", min_size=1),
@@ -46,7 +46,7 @@ tools = st.builds(
     json_dict.map(lambda value: {**value, "type": "object"}),
 )
 observations = st.builds(
-    Observation, st.text(), st.lists(pictures, max_size=2).map(tuple), st.lists(tools, max_size=2).map(tuple)
+    Observation, st.text(), st.lists(images, max_size=2).map(tuple), st.lists(tools, max_size=2).map(tuple)
 )
 array_states = st.builds(ArrayState, named, st.text())
 errors = st.none() | st.builds(EnvError, st.text()) | st.builds(WorkerError, st.text())

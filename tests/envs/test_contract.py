@@ -130,12 +130,12 @@ def test_a_reset_that_fails_leaves_no_episode_behind() -> None:
         env.step(["well"])
 
 
-def test_words_and_picture_of_the_observation_stand_in_where_a_world_has_no_others() -> None:
+def test_words_and_image_of_the_observation_stand_in_where_a_world_has_no_others() -> None:
     env = started()
     assert env.state() == {StateForm.NATURAL_LANGUAGE: "say well"}
-    picture = env.render()
-    assert picture.dtype == "uint8" and picture.shape[2] == 3
-    assert (picture < 128).any() and (picture == 255).any()
+    image = env.render()
+    assert image.dtype == "uint8" and image.shape[2] == 3
+    assert (image < 128).any() and (image == 255).any()
 
 
 def test_options_of_another_kind_are_refused() -> None:

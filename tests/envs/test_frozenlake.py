@@ -232,14 +232,14 @@ def test_the_example_is_a_true_turn(max_per_turn: int) -> None:
         assert told.prediction == env.state()[form]
 
 
-def test_the_guide_mentions_slips_and_pictures_only_where_they_are() -> None:
+def test_the_guide_mentions_slips_and_images_only_where_they_are() -> None:
     plain = make_env("frozenlake").description.guide
     assert "slippery" not in plain and "picture" not in plain
     assert "slippery" in make_env("frozenlake", {"is_slippery": True}).description.guide
     assert "picture" in make_env("frozenlake", {"observation": "image"}).description.guide
 
 
-def test_observations_are_text_picture_or_both() -> None:
+def test_observations_are_text_image_or_both() -> None:
     shown = {
         kind: playing(lake_task((0, 0), (3, 3)), observation=kind, tile_size=8).observe()
         for kind in ("text", "image", "both")

@@ -22,12 +22,12 @@ class Countdown(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's own form)
     observation_space = spaces.Dict({"left": spaces.Discrete(100), "place": spaces.Box(-1, 1, (2,))})
 
-    def __init__(self, letters: str = "", picture: bool = False, render_mode: str | None = None) -> None:
+    def __init__(self, letters: str = "", image: bool = False, render_mode: str | None = None) -> None:
         self.action_space = spaces.Text(5, charset=letters) if letters else spaces.Discrete(3, start=-1)
-        self.picture, self.render_mode = picture, render_mode
+        self.image, self.render_mode = image, render_mode
 
     def shown(self) -> Any:
-        if self.picture:
+        if self.image:
             return np.full((4, 6, 3), self.left, np.uint8)
         return {"left": self.left, "place": np.array([0.12345, -0.0], np.float32)}
 
@@ -135,15 +135,15 @@ def test_free_text_goes_to_the_environment_unless_its_space_forbids_it() -> None
         make_env(ENV, {"kwargs": {"letters": "abc"}, "action_names": ["a"]})
 
 
-def test_pictures_come_from_the_observation_or_from_rendering() -> None:
+def test_images_come_from_the_observation_or_from_rendering() -> None:
     env = make_env(ENV, {"observation": "both"})
     observation, _ = env.reset(seed=1)
     assert observation.text and (observation.images[0] == 7).all()
-    env = make_env(ENV, {"observation": "image", "kwargs": {"picture": True}})
+    env = make_env(ENV, {"observation": "image", "kwargs": {"image": True}})
     observation, _ = env.reset(seed=1)
     assert observation.text == "" and observation.images[0].shape == (4, 6, 3)
     with pytest.raises(ConfigError, match="observation = 'image'"):
-        make_env(ENV, {"kwargs": {"picture": True}}).reset(seed=1)
+        make_env(ENV, {"kwargs": {"image": True}}).reset(seed=1)
 
 
 def test_a_task_is_a_seed_with_how_the_environment_is_made() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.policies.vla.point_world import PointWorld
 
 from stepwell.agents import Agent
 from stepwell.config.run import AgentConfig
@@ -46,3 +47,16 @@ def test_env_and_agent_are_still_read_by_the_old_name() -> None:
         agent = Agent(world=env.description, config=AgentConfig())  # type: ignore[call-arg]
     with pytest.warns(DeprecationWarning, match=r"Agent\.world is now Agent\.description"):
         assert agent.world is agent.description  # type: ignore[attr-defined]
+
+
+def test_a_robot_env_that_draws_by_the_old_name_is_complete() -> None:
+    with pytest.warns(DeprecationWarning, match=r"is now called image: rename it"):
+
+        class Old(PointWorld):
+            def picture(self, camera: str) -> Any:
+                return super().picture(camera) // 2  # type: ignore[misc]
+
+    env = Old()
+    env.reset(seed=0)
+    with pytest.warns(DeprecationWarning, match=r"PointWorld\.picture is now PointWorld\.image"):
+        assert env.render().max() <= 127

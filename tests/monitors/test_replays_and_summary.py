@@ -19,7 +19,7 @@ from stepwell.monitors.summary import SuccessScore, Summary, read_summary, write
 
 images = hnp.arrays(np.uint8, st.tuples(st.integers(1, 5), st.integers(1, 5), st.just(3)))
 finite = st.floats(allow_nan=False, allow_infinity=False)
-pictures = st.none() | st.binary(max_size=8)
+png_files = st.none() | st.binary(max_size=8)
 frames = st.builds(
     ReplayFrame,
     observation=st.text(max_size=20),
@@ -27,7 +27,7 @@ frames = st.builds(
     actions=st.lists(st.text(max_size=5), max_size=3),
     reward=finite,
     reward_parts=st.dictionaries(st.text(max_size=5), finite, max_size=2),
-    image_png=pictures,
+    image_png=png_files,
     value=st.none() | finite,
     advantage=st.none() | finite,
     problem=st.text(max_size=5),
@@ -41,7 +41,7 @@ replays = st.builds(
     frames=st.lists(frames, max_size=3),
     stage=st.sampled_from(["before", "after"]),
     final_observation=st.text(max_size=5),
-    final_image_png=pictures,
+    final_image_png=png_files,
 )
 shared_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 
@@ -54,7 +54,7 @@ def test_replays_come_back_as_saved(tmp_path: Path, saved: list[Replay]) -> None
     assert load_replays(path) == saved
 
 
-def test_a_picture_seen_twice_is_kept_once(tmp_path: Path) -> None:
+def test_an_image_seen_twice_is_kept_once(tmp_path: Path) -> None:
     board = encode_png(np.full((8, 8, 3), 200, np.uint8))
     frame = ReplayFrame("", "", [], 0.0, image_png=board)
     path = tmp_path / "replays.json"
@@ -68,7 +68,7 @@ def test_a_png_holds_the_pixels(image: np.ndarray) -> None:
     assert back.shape == image.shape and (back == image).all()
 
 
-def test_what_is_no_picture_is_refused() -> None:
+def test_what_is_no_image_is_refused() -> None:
     with pytest.raises(InputError, match=r"uint8 RGB \[H, W, 3\]"):
         encode_png(np.zeros((4, 4, 3)))
 

@@ -1,4 +1,4 @@
-"""Who worked when: sums are exact, spans are bounded, and a bubble is a gap in the picture."""
+"""Who worked when: sums are exact, spans are bounded, and a bubble is a gap in the image."""
 
 from __future__ import annotations
 

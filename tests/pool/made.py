@@ -93,7 +93,7 @@ samplings = st.builds(
 
 @st.composite
 def token_states(draw: st.DrawFn, before: list[int] | None = None) -> TokenState:
-    """A prompt that may continue `before`, with pictures that may lie anywhere."""
+    """A prompt that may continue `before`, with images that may lie anywhere."""
     start = before[: draw(st.integers(0, len(before)))] if before else []
     ids = start + draw(_ids)
     spans, end = [], 0

@@ -40,13 +40,13 @@ def test_an_image_comes_back_pixel_for_pixel(tmp_path: Path, image: np.ndarray) 
     assert back.shape == image.shape and (back == image).all()
 
 
-def test_the_same_picture_is_kept_once_and_shape_counts(tmp_path: Path) -> None:
+def test_the_same_image_is_kept_once_and_shape_counts(tmp_path: Path) -> None:
     store = BlobStore(tmp_path)
-    picture = np.arange(36, dtype=np.uint8).reshape(4, 3, 3)
+    image = np.arange(36, dtype=np.uint8).reshape(4, 3, 3)
     keys = {
-        store.put_image(picture),
-        store.put_image(picture.copy()),
-        store.put_image(picture.reshape(3, 4, 3)),
+        store.put_image(image),
+        store.put_image(image.copy()),
+        store.put_image(image.reshape(3, 4, 3)),
     }
     assert len(keys) == 2 == len(list(store.keys()))
 
@@ -54,7 +54,7 @@ def test_the_same_picture_is_kept_once_and_shape_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "image", [np.zeros((2, 2), np.uint8), np.zeros((2, 2, 3)), np.zeros((0, 2, 3), np.uint8)]
 )
-def test_what_is_not_an_rgb_picture_is_refused(tmp_path: Path, image: np.ndarray) -> None:
+def test_what_is_not_an_rgb_image_is_refused(tmp_path: Path, image: np.ndarray) -> None:
     with pytest.raises(InputError, match="uint8 RGB"):
         BlobStore(tmp_path).put_image(image)
 

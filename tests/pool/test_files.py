@@ -102,15 +102,15 @@ def test_only_what_fits_and_is_finished_is_exported(pool: Pool, other: Pool, tmp
 def test_images_travel_beside_the_file_each_once(
     pool: Pool, other: Pool, tmp_path: Path, ending: str
 ) -> None:
-    picture = np.arange(27, dtype=np.uint8).reshape(3, 3, 3)
-    span = (ImageSpan(pool.blobs.put_image(picture), 1, 2),)
+    image = np.arange(27, dtype=np.uint8).reshape(3, 3, 3)
+    span = (ImageSpan(pool.blobs.put_image(image), 1, 2),)
     steps = [Step.from_tokens([1, 2, 3, n], [4], images=span) for n in range(3)]
     pool.add([trajectory("a", steps), trajectory("b", steps)])
     file = tmp_path / f"x.{ending}"
     pool.export(file)
     assert len(list((tmp_path / f"x.{ending}.images").glob("*/*"))) == 1
     other.import_(file)
-    assert (other.blobs.get_image(span[0].image) == picture).all()
+    assert (other.blobs.get_image(span[0].image) == image).all()
     assert other.get("b").trajectory.steps == steps
 
 

@@ -145,8 +145,8 @@ def test_every_write_to_a_read_only_pool_is_refused(folder: Path) -> None:
     fill(place).close()
     close_for_others(place)
     task = trajectory("b").task
-    pictures = ImageStore()
-    other = Step.from_tokens([5, 5, 6], [7], images=(ImageSpan(pictures.add(IMAGE + 1), 0, 2),))
+    store = ImageStore()
+    other = Step.from_tokens([5, 5, 6], [7], images=(ImageSpan(store.add(IMAGE + 1), 0, 2),))
     with someone_else(), open_pool(place) as pool:
         assert not pool.is_quick()
         for write in (
@@ -155,7 +155,7 @@ def test_every_write_to_a_read_only_pool_is_refused(folder: Path) -> None:
             lambda: pool.reward("a", 1.0),
             lambda: pool.finish("a", Status.FAILURE),
             lambda: pool.add([trajectory("b")]),
-            lambda: pool.store_images([trajectory("c", [other])], pictures),
+            lambda: pool.store_images([trajectory("c", [other])], store),
             lambda: pool.take("trainer", 1),
             lambda: pool.tag(["a"], "x"),
             lambda: pool.gc(max_bytes=0, unconsumed=True),

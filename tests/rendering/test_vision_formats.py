@@ -105,7 +105,7 @@ def test_a_tower_of_another_kind_is_refused() -> None:
         LlavaFormat("<image>", 5, config, {"crop_size": {"height": 28, "width": 28}})
 
 
-def test_a_picture_that_may_not_be_resized_must_fit() -> None:
+def test_an_image_that_may_not_be_resized_must_fit() -> None:
     ours = QwenFormat("<p>", 5, {}, {"patch_size": 7, "merge_size": 2, "do_resize": False})
     assert ours.build_tokens(28, 42).grid == (1, 2, 3)
     with pytest.raises(InputError, match="not whole patches of 14"):

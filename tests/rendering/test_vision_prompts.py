@@ -56,7 +56,7 @@ def shown() -> tuple[ImageStore, str, str]:
 
 
 @pytest.mark.parametrize("template", [WITH_STRINGS, PARTS_ALONE])
-def test_every_picture_becomes_its_run_and_the_rest_is_as_the_tokenizer_says(
+def test_every_image_becomes_its_run_and_the_rest_is_as_the_tokenizer_says(
     shown: tuple[ImageStore, str, str], template: str
 ) -> None:
     image_store, large, small = shown
@@ -77,7 +77,7 @@ def test_every_picture_becomes_its_run_and_the_rest_is_as_the_tokenizer_says(
 
 @pytest.mark.parametrize("history", ["exact", "template"])
 @pytest.mark.parametrize("template", [WITH_STRINGS, PARTS_ALONE])
-def test_a_conversation_goes_on_from_its_exact_ids_with_pictures_in_later_turns(
+def test_a_conversation_goes_on_from_its_exact_ids_with_images_in_later_turns(
     shown: tuple[ImageStore, str, str], template: str, history: Any
 ) -> None:
     image_store, large, small = shown
@@ -97,7 +97,7 @@ def test_a_conversation_goes_on_from_its_exact_ids_with_pictures_in_later_turns(
     assert whole.state == conversation.state, "the same as rendering the messages afresh"
 
 
-def test_another_picture_in_an_old_message_is_not_the_same_prompt(shown: tuple[ImageStore, str, str]) -> None:
+def test_another_image_in_an_old_message_is_not_the_same_prompt(shown: tuple[ImageStore, str, str]) -> None:
     image_store, large, _ = shown
     other = image_store.add(np.full((28, 28, 3), 8, dtype=np.uint8))
     for history in ("exact", "template"):
@@ -110,7 +110,7 @@ def test_another_picture_in_an_old_message_is_not_the_same_prompt(shown: tuple[I
         assert not rendered.extended and rendered.state.images[0].image == other
 
 
-def test_text_that_spells_the_marker_is_no_picture(shown: tuple[ImageStore, str, str]) -> None:
+def test_text_that_spells_the_marker_is_no_image(shown: tuple[ImageStore, str, str]) -> None:
     image_store, large, _ = shown
     renderer = _renderer(WITH_STRINGS, image_store)
     marker_id = renderer.image_format.marker_id  # type: ignore[union-attr]
@@ -123,7 +123,7 @@ def test_text_that_spells_the_marker_is_no_picture(shown: tuple[ImageStore, str,
     assert len(renderer.start(conversation.messages).state.images) == 1
 
 
-def test_pictures_are_refused_where_they_have_no_place(shown: tuple[ImageStore, str, str]) -> None:
+def test_images_are_refused_where_they_have_no_place(shown: tuple[ImageStore, str, str]) -> None:
     image_store, large, _ = shown
     with pytest.raises(RenderError, match="writes two images as"):
         _renderer(BLIND, image_store)
@@ -134,6 +134,6 @@ def test_pictures_are_refused_where_they_have_no_place(shown: tuple[ImageStore, 
         _renderer(WITH_STRINGS, ImageStore()).start([Message.user([ImagePart(large)])])
 
 
-def test_a_system_message_is_folded_in_front_of_pictures() -> None:
+def test_a_system_message_is_folded_in_front_of_images() -> None:
     (folded,) = fold_system([Message.system("Be kind."), Message.user([ImagePart("x"), TextPart("Go.")])])
     assert folded.content == (TextPart("Be kind.\n\n"), ImagePart("x"), TextPart("Go."))

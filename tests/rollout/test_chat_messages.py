@@ -68,14 +68,14 @@ def test_texts_in_parts_and_refusals_are_what_was_said() -> None:
     assert said({"content": None, "refusal": "I would rather not."}).text == "I would rather not."
 
 
-def test_every_call_gets_a_result_and_pictures_stand_behind_them() -> None:
+def test_every_call_gets_a_result_and_images_stand_behind_them() -> None:
     calls = [ToolCall("look", {}, "c1"), ToolCall("look", {}, "c2")]
     first, last = make_tool_results(calls, Message.user("both are empty"))
     assert (first.tool_call_id, last.tool_call_id, last.text) == ("c1", "c2", "both are empty")
     shown = Message.user([ImagePart("p"), TextPart("see")])
-    *results, picture = make_tool_results(calls, shown)
-    assert [result.tool_call_id for result in results] == ["c1", "c2"] and picture is shown
-    assert encode_api_message(picture, lambda name: f"data:{name}")["content"] == [
+    *results, image = make_tool_results(calls, shown)
+    assert [result.tool_call_id for result in results] == ["c1", "c2"] and image is shown
+    assert encode_api_message(image, lambda name: f"data:{name}")["content"] == [
         {"type": "image_url", "image_url": {"url": "data:p"}},
         {"type": "text", "text": "see"},
     ]

@@ -256,7 +256,7 @@ def test_tools_go_into_the_prompt_where_the_api_refuses_them(server: ChatServer,
         evaluation(server, tmp_path, *NOTES, tools="api").run()
 
 
-def test_pictures_are_sent_as_they_are_seen(server: ChatServer, tmp_path: Path) -> None:
+def test_images_are_sent_as_they_are_seen(server: ChatServer, tmp_path: Path) -> None:
     more = ('env.options={size=3, max_turns=2, observation="image"}',)
     report = evaluation(server, tmp_path, *more).run()
     first, text = server.bodies[1]["messages"][1]["content"]
@@ -267,7 +267,7 @@ def test_pictures_are_sent_as_they_are_seen(server: ChatServer, tmp_path: Path) 
     shown = report.result.trajectories[0].steps[0].info["messages"][1]["images"]  # type: ignore[index,call-overload]
     with open_pool(tmp_path / "eval" / "pool" / "pool.db") as pool:
         known = [pool.load_image(m["images"][0]) for t in report.result.trajectories for m in _shown(t)]
-        assert any(np.array_equal(sent, picture) for picture in known)
+        assert any(np.array_equal(sent, image) for image in known)
     assert len(shown) == 1
     server.refuse = lambda body: refusal(400, "this model does not read image_url parts")
     with pytest.raises(ConfigError, match=r"does not accept images .*choose a vision model"):

@@ -84,13 +84,13 @@ def test_a_model_that_sees_says_the_same_behind_an_api(tmp_path: Path) -> None:
     world = "env.options={size=3, max_turns=2, observation='image', tile_size=8}"
     config = small_config("eval.num_tasks=4", world, "agent.guide=false", "engine.max_length=300")
     with open_pool(tmp_path / "pool.db") as pool:
-        pictures = PoolImageStore(pool)
-        engine = EmbeddedEngine.from_pretrained(VLM, EngineConfig(max_batch_size=8), image_store=pictures)
+        images = PoolImageStore(pool)
+        engine = EmbeddedEngine.from_pretrained(VLM, EngineConfig(max_batch_size=8), image_store=images)
         renderer = Renderer(
             engine.tokenizer,
             context_length=engine.max_length,
             image_format=engine.image_format,
-            image_store=pictures,
+            image_store=images,
         )
         address, stop = serve_in_thread(create_app(Gateway(engine, renderer, pool, GatewayConfig())))
         try:

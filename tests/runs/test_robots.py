@@ -100,7 +100,7 @@ def test_settings_that_a_robot_cannot_follow_are_refused() -> None:
             Components(config(*settings)).prepare()
 
 
-def test_camera_pictures_alone_are_enough_to_play_and_to_learn(tmp_path: Path) -> None:
+def test_camera_images_alone_are_enough_to_play_and_to_learn(tmp_path: Path) -> None:
     folder = train(
         config(
             'env.options={observation="camera"}', "train.num_updates=1", "eval.num_tasks=4",

@@ -1,4 +1,4 @@
-"""Runs whose agent sees: pictures from the world to the gradient, through pool, processes and checkpoints."""
+"""Runs whose agent sees: images from the world to the gradient, through pool, processes and checkpoints."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def shown(trajectories: Sequence[Trajectory]) -> list[str]:
 
 @pytest.mark.parametrize("update", [0, 2])
 def test_a_run_that_sees_goes_on_bit_for_bit(run: Path, tmp_path: Path, update: int) -> None:
-    """What was played after the checkpoint is learnt from again, with pictures that only the pool has."""
+    """What was played after the checkpoint is learnt from again, with images that only the pool has."""
     same(run, train(resume=cut_back(run, tmp_path / "run", update)), 4)
 
 
@@ -84,7 +84,7 @@ def test_a_run_without_its_later_trajectories_plays_the_same_ones_again(run: Pat
     same(run, train(resume=copy), 4)
 
 
-def test_every_picture_of_a_run_is_stored_once_and_is_what_the_world_showed(run: Path) -> None:
+def test_every_image_of_a_run_is_stored_once_and_is_what_the_world_showed(run: Path) -> None:
     trajectories = stored(run)
     names = shown(trajectories)
     assert len(trajectories) == 32 and len(names) > len(set(names)) > 8
@@ -121,7 +121,7 @@ def _last(folder: Path) -> Path:
     return found.parent
 
 
-def test_the_report_shows_the_picture_that_the_agent_saw(run: Path) -> None:
+def test_the_report_shows_the_image_that_the_agent_saw(run: Path) -> None:
     replay = load_replays(run / FILE_NAME)[0]
     components = Components(config())
     try:
@@ -149,7 +149,7 @@ def test_a_checkpoint_that_sees_is_evaluated_and_played(run: Path) -> None:
             assert session.act(["Up"]).player == "person"
 
 
-def test_an_offline_run_learns_from_the_pictures_of_the_pool_it_reads(run: Path, tmp_path: Path) -> None:
+def test_an_offline_run_learns_from_the_images_of_the_pool_it_reads(run: Path, tmp_path: Path) -> None:
     settings = (
         f"offline.pool={run / 'pool' / 'pool.db'}",
         "offline.channel=train",
@@ -208,21 +208,21 @@ def test_grounding_and_world_modeling_are_rewarded_by_the_rule_judge(tmp_path: P
     assert {"reward/grounding", "reward/world_modeling"} <= update.values.keys()
 
 
-def test_the_plan_counts_the_tokens_of_pictures() -> None:
+def test_the_plan_counts_the_tokens_of_images() -> None:
     told = plan_run(config())
     assert "1 image a turn, 36 of its tokens" in told
     shared = int(told.split(" the same for every task")[0].rpartition("(")[2])
     first = int(told.split("first prompt ")[1].split()[0])
-    assert first - shared > 36  # two boards differ from their picture on
+    assert first - shared > 36  # two boards differ from their image on
 
 
-def test_a_text_model_is_refused_where_the_world_shows_pictures(tmp_path: Path) -> None:
+def test_a_text_model_is_refused_where_the_world_shows_images(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tiny-0.3m reads text only, but frozenlake shows images"):
         train(config("policy.model=tiny-0.3m", folder=tmp_path))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_directory_that_does_not_say_how_it_prepares_pictures_is_refused(tmp_path: Path) -> None:
+def test_a_model_directory_that_does_not_say_how_it_prepares_images_is_refused(tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(resolve_model(MODEL), model)
     (model / "preprocessor_config.json").unlink()

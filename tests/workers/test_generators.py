@@ -118,12 +118,10 @@ async def test_the_embedded_engine_in_a_process_samples_what_it_samples_here() -
 
 @pytest.mark.slow
 async def test_a_robot_policy_in_a_process_samples_what_it_samples_here(tmp_path: Path) -> None:
-    made = policy("flow", picture=True)
+    made = policy("flow", image=True)
     made.save_pretrained(tmp_path / "policy")
     here = ArrayEngine.from_pretrained(tmp_path / "policy")
-    requests = [
-        Request(state, SamplingParams(seed=seed)) for seed, state in enumerate(states(5, picture=True))
-    ]
+    requests = [Request(state, SamplingParams(seed=seed)) for seed, state in enumerate(states(5, image=True))]
     async with generator(ARRAY, {"model": str(tmp_path / "policy")}, num_threads=1, hang_s=600) as gen:
         assert_near(await gen.generate(requests), here.generate_blocking(requests))
         weights = {name: tensor * 0.9 for name, tensor in made.model.state_dict().items()}

@@ -140,14 +140,14 @@ class Point(RobotEnv):
             "state": np.array([*self.place, self._num_actions]),
         }
         for camera in self.options.cameras:
-            found[camera] = self.picture(camera)
+            found[camera] = self.image(camera)
         return found
 
     def facts(self) -> dict[str, JSON]:
         return {"place": [float(value) for value in self.place]}
 
-    def picture(self, camera: str) -> Any:
+    def image(self, camera: str) -> Any:
         size = self.options.image_size
-        picture = np.zeros((size, size, 3), np.uint8)
-        picture[tuple(((self.place + 2) / 4 * size).astype(int) % size)] = 255
-        return picture
+        pixels = np.zeros((size, size, 3), np.uint8)
+        pixels[tuple(((self.place + 2) / 4 * size).astype(int) % size)] = 255
+        return pixels

@@ -358,13 +358,15 @@ def _open_engine(args: argparse.Namespace, stack: Any, pool: Pool) -> tuple[Any,
         from stepwell.pool import PoolImageStore
 
         set_numerics()
-        pictures = PoolImageStore(pool) if accepts_images(args.model) else None
+        image_store = PoolImageStore(pool) if accepts_images(args.model) else None
         engine: Any = stack.enter_context(
             EmbeddedEngine.from_pretrained(
-                args.model, dtype=args.dtype, device=args.device, image_store=pictures
+                args.model, dtype=args.dtype, device=args.device, image_store=image_store
             )
         )
-        sight = {} if pictures is None else {"image_format": engine.image_format, "image_store": pictures}
+        sight = (
+            {} if image_store is None else {"image_format": engine.image_format, "image_store": image_store}
+        )
         return engine, engine.tokenizer, sight
     from stepwell.engines.remote import RemoteEngine
     from stepwell.policies.model_resolver import resolve_model

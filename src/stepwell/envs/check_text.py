@@ -264,12 +264,12 @@ def render_gives_an_image(probe: Probe) -> str:
     """uint8 RGB, [H, W, 3]."""
     env = probe.env()
     _start_episode(env, probe.tasks[0])
-    picture = np.asarray(env.render())
-    good = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0
-    require_that(good, f"render() gave {picture.dtype} {picture.shape}")
+    image = np.asarray(env.render())
+    good = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size > 0
+    require_that(good, f"render() gave {image.dtype} {image.shape}")
     env.close()
     env.close()
-    return f"{picture.shape[1]} x {picture.shape[0]} pixels"
+    return f"{image.shape[1]} x {image.shape[0]} pixels"
 
 
 def turns_are_fast_enough(probe: Probe) -> str:
@@ -312,8 +312,8 @@ def _start_episode(env: Env, task: Task) -> Observation:
 
 def _describe_looks(env: Env) -> str:
     """All visible parts of a state, as one text."""
-    pictures = [image.tobytes().hex() for image in env.observe().images]
-    return repr((env.observe().text, pictures, sorted(env.state().items())))
+    images = [image.tobytes().hex() for image in env.observe().images]
+    return repr((env.observe().text, images, sorted(env.state().items())))
 
 
 def _is_refused(env: Env, actions: Sequence[str]) -> bool:

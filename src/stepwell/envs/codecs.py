@@ -232,9 +232,9 @@ def _pack_observation(observation: Observation | ArrayState, packer: _Packer) ->
 
 
 def _unpack_observation(value: Any, unpacker: _Unpacker) -> Observation:
-    text, images, tools = value
-    pictures = tuple(unpacker.get_array(number) for number in images)
-    return Observation(_require_type(text, str), pictures, tuple(ToolSchema(*tool) for tool in tools))
+    text, numbers, tools = value
+    images = tuple(unpacker.get_array(number) for number in numbers)
+    return Observation(_require_type(text, str), images, tuple(ToolSchema(*tool) for tool in tools))
 
 
 def pack_requests(requests: Sequence[Request]) -> tuple[Header, list[AnyArray]]:

@@ -92,8 +92,8 @@ def encode_replays(replays: list[Replay]) -> dict[str, Any]:
         for frame in item["frames"]:
             frame["image"] = index(frame.pop("image_png"))
         items.append(item)
-    pictures = [base64.b64encode(png).decode("ascii") for png in images]
-    return {"format": FORMAT, "images": pictures, "replays": items}
+    encoded = [base64.b64encode(png).decode("ascii") for png in images]
+    return {"format": FORMAT, "images": encoded, "replays": items}
 
 
 def load_replays(path: Path) -> list[Replay]:
@@ -104,15 +104,15 @@ def load_replays(path: Path) -> list[Replay]:
         content = json.loads(path.read_bytes())
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']!r}")
-        pictures = [base64.b64decode(item, validate=True) for item in content["images"]]
-        return [_decode_replay(item, pictures) for item in content["replays"]]
+        images = [base64.b64decode(item, validate=True) for item in content["images"]]
+        return [_decode_replay(item, images) for item in content["replays"]]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, binascii.Error) as error:
         raise EncodingError(f"{path} is damaged ({error}); delete it, or create it again") from error
 
 
-def _decode_replay(item: dict[str, Any], pictures: list[bytes]) -> Replay:
-    def picture(index: int | None) -> bytes | None:
-        return None if index is None else pictures[index]
+def _decode_replay(item: dict[str, Any], images: list[bytes]) -> Replay:
+    def find_image(index: int | None) -> bytes | None:
+        return None if index is None else images[index]
 
-    frames = [ReplayFrame(image_png=picture(frame.pop("image")), **frame) for frame in item.pop("frames")]
-    return Replay(final_image_png=picture(item.pop("final_image")), frames=frames, **item)
+    frames = [ReplayFrame(image_png=find_image(frame.pop("image")), **frame) for frame in item.pop("frames")]
+    return Replay(final_image_png=find_image(item.pop("final_image")), frames=frames, **item)

@@ -268,9 +268,9 @@ def test_parts_stay_within_their_footprint() -> None:
     assert len(BY_NAME) == len(KINDS) >= 16
 
 
-def test_steps_without_a_picture_draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_without_an_image_draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(*args: object) -> None:
-        raise AssertionError("a picture was drawn")
+        raise AssertionError("an image was drawn")
 
     monkeypatch.setattr(scene, "render_view", drawn)
     env = playing(max_turns=1000)

@@ -1,4 +1,4 @@
-"""Pictures: what the eye shows is what the state says, pose by pose."""
+"""Images: what the eye shows is what the state says, pose by pose."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_colours_and_patterns_are_the_tasks() -> None:
     assert len(np.unique(tiled.reshape(-1, 3), axis=0)) > len(np.unique(plain.reshape(-1, 3), axis=0))
 
 
-def test_a_picture_depends_on_the_task_and_the_pose_alone() -> None:
+def test_an_image_depends_on_the_task_and_the_pose_alone() -> None:
     env = make_env("navigation", {"image_size": 32})
     env.reset(seed=1)
     first = env.render()
@@ -63,8 +63,8 @@ def test_a_picture_depends_on_the_task_and_the_pose_alone() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_state_says_is_in_view_is_what_the_picture_shows() -> None:
-    """A thing is in the picture if taking it away changes pixels."""
+def test_what_the_state_says_is_in_view_is_what_the_image_shows() -> None:
+    """A thing is in the image if taking it away changes pixels."""
     num_agree = num_cases = 0
     env = make_env("navigation", {"image_size": 64})
     rng = random.Random(0)
@@ -89,7 +89,7 @@ def test_what_the_state_says_is_in_view_is_what_the_picture_shows() -> None:
     assert num_agree / num_cases > 0.97, f"{num_agree} of {num_cases}"
 
 
-def test_pictures_of_one_room_furnish_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_one_room_furnish_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     furnished: list[tuple[RenderStage, NavigationRoom]] = []
     furnish = RenderStage._furnish_room
 

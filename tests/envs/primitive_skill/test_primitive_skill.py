@@ -197,7 +197,7 @@ def test_useless_answers_cost_and_say_so(text: str, reward: float, num_actions: 
     assert words in observation.text and env.state() == before
 
 
-def test_with_a_picture_positions_have_no_names() -> None:
+def test_with_an_image_positions_have_no_names() -> None:
     env = make_env("primitive_skill", {"task": "stack", "observation": "image", "image_size": 64})
     seen, _ = env.reset(seed=3)
     listed = re.search(r"Object positions: \[(.*)\]", seen.text)
@@ -222,11 +222,11 @@ def test_the_order_of_positions_tells_nothing() -> None:
     assert first == set(NAMES["stack"])
 
 
-def test_the_picture_shows_cubes_on_the_side_where_they_are() -> None:
+def test_the_image_shows_cubes_on_the_side_where_they_are() -> None:
     def red(y: int) -> float:
         scene = cubes(red=(60, y, 20))
-        picture = scene.render_image(64).astype(int)
-        is_red = (picture[..., 0] > 120) & (picture[..., 1] < 70) & (picture[..., 2] < 70)
+        image = scene.render_image(64).astype(int)
+        is_red = (image[..., 0] > 120) & (image[..., 1] < 70) & (image[..., 2] < 70)
         assert is_red.sum() > 4
         return float(np.nonzero(is_red)[1].mean())
 

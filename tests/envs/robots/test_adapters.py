@@ -72,10 +72,10 @@ class Cart:
     def is_there(self) -> bool:
         return bool(np.linalg.norm(self.at - self.goal) < 0.3)
 
-    def picture(self, size: int) -> np.ndarray:
-        picture = np.tile(np.linspace(0, 255, size).astype(np.uint8)[:, None, None], (1, size, 3))
-        picture[0, :, 0] = int(10 * abs(self.at[0]))
-        return picture
+    def image(self, size: int) -> np.ndarray:
+        image = np.tile(np.linspace(0, 255, size).astype(np.uint8)[:, None, None], (1, size, 3))
+        image[0, :, 0] = int(10 * abs(self.at[0]))
+        return image
 
 
 class StandInManiSkill(gymnasium.Env):
@@ -91,7 +91,7 @@ class StandInManiSkill(gymnasium.Env):
         seen: dict[str, Any] = {"agent": {"qpos": self.cart.at, "qvel": np.zeros(2)}}
         seen["extra"] = {"goal_pos": self.cart.goal, "is_grasped": np.array(False)}
         if "rgb" in mode:
-            seen["sensor_data"] = {"base_camera": {"rgb": self.cart.picture(size)}}
+            seen["sensor_data"] = {"base_camera": {"rgb": self.cart.image(size)}}
         return seen
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -104,7 +104,7 @@ class StandInManiSkill(gymnasium.Env):
         return self._obs(), reward, False, False, {"success": np.bool_(self.cart.is_there)}
 
     def render(self) -> np.ndarray:
-        return self.cart.picture(self.kwargs["human_render_camera_configs"]["width"])
+        return self.cart.image(self.kwargs["human_render_camera_configs"]["width"])
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ class StandInRoboCasa:
 
     def _obs(self) -> dict[str, np.ndarray]:
         size = self.kwargs["camera_heights"]
-        seen = {f"{camera}_image": self.cart.picture(size)[::-1] for camera in self.kwargs["camera_names"]}
+        seen = {f"{camera}_image": self.cart.image(size)[::-1] for camera in self.kwargs["camera_names"]}
         hand = {"gripper_qpos": 2, "base_quat": 4, "base_to_eef_pos": 3, "base_to_eef_quat": 4}
         seen |= {f"robot0_{name}": np.zeros(size) for name, size in hand.items()}
         at, goal = np.append(self.cart.at, 0.0), np.append(self.cart.goal, 0.0)
@@ -199,7 +199,7 @@ def test_the_robocasa_adapter_keeps_the_contract(robocasa: None) -> None:
     assert report.ok, str(report)
 
 
-def test_robocasa_tells_the_words_of_the_kitchen_and_turns_pictures_upright(robocasa: None) -> None:
+def test_robocasa_tells_the_words_of_the_kitchen_and_turns_images_upright(robocasa: None) -> None:
     env = make_env("robocasa", {"image_size": 16})
     seen = env.reset(seed=3)[0]
     assert seen.instruction == "pick the apple from the counter and place it in the cabinet"

@@ -68,7 +68,7 @@ class Track(RobotEnv):
         shown = {"proprio": np.array([self.place], dtype=np.float32)}
         if self.options.shows_state:
             shown["state"] = np.array([self.goal], dtype=np.float32)
-        return shown | {camera: self.picture(camera) for camera in self.options.cameras}
+        return shown | {camera: self.image(camera) for camera in self.options.cameras}
 
     def expert(self) -> np.ndarray:
         return np.array([3 * (self.goal - self.place), 0.0])
@@ -76,7 +76,7 @@ class Track(RobotEnv):
     def facts(self) -> dict[str, Any]:
         return {"cart": [self.place], "goal": [self.goal]}
 
-    def picture(self, camera: str) -> np.ndarray:
+    def image(self, camera: str) -> np.ndarray:
         size = self.options.image_size
         return np.arange(size * size * 3, dtype=np.uint8).reshape(size, size, 3)
 
@@ -205,7 +205,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], problem
         TrackOptions(**options)
 
 
-def test_pictures_are_shown_under_the_names_of_their_cameras() -> None:
+def test_images_are_shown_under_the_names_of_their_cameras() -> None:
     env = started(observation="both", camera=["left", "right"], image_size=8)
     assert list(env.observe().arrays) == list(env.description.arrays) == ["proprio", "state", "left", "right"]
     assert env.description.images == ("left", "right")

@@ -89,10 +89,10 @@ def test_a_task_of_another_name_is_refused() -> None:
         env.reset(options={"task": make_env("fetch").make_task(FetchOptions(), 0)})
 
 
-def test_the_picture_shows_the_goal() -> None:
+def test_the_image_shows_the_goal() -> None:
     env = make_env("fetch", {"observation": "camera", "image_size": 96})
-    picture = env.reset(seed=4)[0].arrays["external_camera_0"].astype(int)
-    red = (picture[..., 0] > 120) & (picture[..., 1] < 60) & (picture[..., 2] < 60)
+    image = env.reset(seed=4)[0].arrays["external_camera_0"].astype(int)
+    red = (image[..., 0] > 120) & (image[..., 1] < 60) & (image[..., 2] < 60)
     assert 5 < red.sum() < 500
 
 

@@ -1,7 +1,7 @@
 """ManiSkill itself: its tasks by our adapter, and PrimitiveSkill's table with a Panda that must hold things.
 
 Skipped where ManiSkill is not installed; `make test-extra-maniskill` has an environment for it. Without a
-graphics device pictures are left out (`blind_sapien.py`), the physics is real.
+graphics device images are left out (`blind_sapien.py`), the physics is real.
 """
 
 from __future__ import annotations

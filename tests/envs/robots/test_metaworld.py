@@ -1,4 +1,4 @@
-"""Meta-World as it is: every task by name, starts equal to its own, experts, pictures, speed of resets."""
+"""Meta-World as it is: every task by name, starts equal to its own, experts, images, speed of resets."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_resets_reuse_the_model_and_move_the_hand_to_its_start_once(monkeypatch:
     assert num_steps > 0
 
 
-def test_pictures_show_the_state_and_are_the_same_for_the_same_task() -> None:
+def test_images_show_the_state_and_are_the_same_for_the_same_task() -> None:
     env = make_env("metaworld", {"task": "push", "observation": "both", "camera": ["corner2", "gripperPOV"]})
     first = env.reset(seed=0)[0]
     env.step(np.full((10, 4), 0.8))

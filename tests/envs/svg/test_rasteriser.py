@@ -21,23 +21,23 @@ def svg(inside: str, box: str = "0 0 10 10") -> str:
 
 
 def test_pixels_are_where_the_code_says() -> None:
-    picture = draw_svg(svg('<rect x="5" width="5" height="5" fill="#ff0000"/>'), 20)
-    assert (picture[:10, 10:] == (255, 0, 0)).all()
-    assert (picture[10:] == 255).all() and (picture[:, :10] == 255).all()
+    image = draw_svg(svg('<rect x="5" width="5" height="5" fill="#ff0000"/>'), 20)
+    assert (image[:10, 10:] == (255, 0, 0)).all()
+    assert (image[10:] == 255).all() and (image[:, :10] == 255).all()
 
 
 def test_a_wide_view_stands_in_the_middle_of_a_square() -> None:
     code = '<svg viewBox="0 0 20 10"><rect width="20" height="10"/></svg>'
-    picture = draw_svg(read_markup(code).svg, 20)
-    assert (picture[5:15] == 0).all()
-    assert (picture[:5] == 255).all() and (picture[15:] == 255).all()
+    image = draw_svg(read_markup(code).svg, 20)
+    assert (image[5:15] == 0).all()
+    assert (image[:5] == 255).all() and (image[15:] == 255).all()
 
 
-def test_pictures_are_kept_and_cannot_be_painted_over() -> None:
-    picture = draw_svg(svg("<rect/>"), 8)
+def test_images_are_kept_and_cannot_be_painted_over() -> None:
+    image = draw_svg(svg("<rect/>"), 8)
     with pytest.raises(ValueError, match="read-only"):
-        picture[0] = 0
-    assert draw_svg(svg("<rect/>"), 8) is picture
+        image[0] = 0
+    assert draw_svg(svg("<rect/>"), 8) is image
 
 
 def test_a_file_cannot_be_read_even_by_code_that_was_not_checked(tmp_path) -> None:
@@ -73,19 +73,19 @@ def test_a_drawing_process_that_does_not_start_is_an_error_of_the_system(monkeyp
 
 
 def test_threads_take_turns() -> None:
-    pictures: dict[int, np.ndarray] = {}
+    images: dict[int, np.ndarray] = {}
 
     def work(number: int) -> None:
         for shade in range(8):
             colour = f"#{number * 20 + shade:02x}0000"
-            pictures[number * 8 + shade] = draw_svg(svg(f'<rect width="10" height="10" fill="{colour}"/>'), 5)
+            images[number * 8 + shade] = draw_svg(svg(f'<rect width="10" height="10" fill="{colour}"/>'), 5)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {int(picture[0, 0, 0]) for picture in pictures.values()} == {
+    assert {int(image[0, 0, 0]) for image in images.values()} == {
         number * 20 + shade for number in range(4) for shade in range(8)
     }
 
@@ -94,7 +94,7 @@ def test_a_forked_process_gets_a_drawing_process_of_its_own() -> None:
     draw_svg(svg("<rect/>"), 9)
     pid = os.fork()
     if pid == 0:
-        picture = draw_svg(svg('<rect width="10" height="10"/>'), 9)
-        os._exit(0 if (picture == 0).all() else 1)
+        image = draw_svg(svg('<rect width="10" height="10"/>'), 9)
+        os._exit(0 if (image == 0).all() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert (draw_svg(svg('<circle r="30"/>'), 9) == 0).all()

@@ -1,4 +1,4 @@
-"""Measures of likeness: 1 for equal pictures, falling with distortion, refused where weights are missing."""
+"""Measures of likeness: 1 for equal images, falling with distortion, refused where weights are missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scores(measure: str, target: str, drawings: list[str]) -> list[float]:
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_equal_pictures_score_one_and_an_empty_canvas_nearly_nothing(measure: str) -> None:
+def test_equal_images_score_one_and_an_empty_canvas_nearly_nothing(measure: str) -> None:
     svg = NAMED["house"]
     empty = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
     same, nothing = scores(measure, svg, [svg, empty])
@@ -90,8 +90,8 @@ def test_the_forward_agrees_with_one_written_with_modules() -> None:
         torch.nn.Sequential(conv("slice4.11", 1), relu),
         torch.nn.Sequential(conv("slice5.13", 1), relu),
     ]
-    total, pictures = 0.0, [draw_svg(NAMED[name], 64) for name in ("house", "bell")]
-    pair = torch.stack([torch.from_numpy(picture.copy()).permute(2, 0, 1) for picture in pictures]) / 255
+    total, images = 0.0, [draw_svg(NAMED[name], 64) for name in ("house", "bell")]
+    pair = torch.stack([torch.from_numpy(image.copy()).permute(2, 0, 1) for image in images]) / 255
     mean, spread = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     x = (pair - mean[:, None, None]) / spread[:, None, None]  # LPIPS's scaling, but for rounding
     with torch.no_grad():
@@ -100,7 +100,7 @@ def test_the_forward_agrees_with_one_written_with_modules() -> None:
             unit = torch.nn.functional.normalize(x, dim=1)
             channels = ((unit[0] - unit[1]) ** 2).mean(dim=(1, 2))
             total += float(channels @ weights[f"lin{number}.model.1.weight"].flatten())
-    assert network.measure_distance(*pictures) == pytest.approx(total, rel=0.01)
+    assert network.measure_distance(*images) == pytest.approx(total, rel=0.01)
 
 
 def test_auto_takes_the_best_measure_there_are_weights_for(monkeypatch) -> None:
@@ -140,6 +140,6 @@ def test_scores_of_a_vision_transformer_from_a_folder(vision_folder: str) -> Non
 
 def test_a_folder_without_a_model_is_refused_with_what_to_do(tmp_path) -> None:
     judge = LikenessJudge(SvgOptions(dino_path=str(tmp_path), measure="pixels"))
-    picture = draw_svg(NAMED["house"], 32)
+    image = draw_svg(NAMED["house"], 32)
     with pytest.raises(ConfigError, match=r"env\.options\.dino_path: .* no config\.json"):
-        judge.score(picture, picture)
+        judge.score(image, image)

@@ -155,7 +155,7 @@ def test_a_task_that_holds_no_icon_is_refused() -> None:
         playing(Task("svg", {"icon": "x"}))
 
 
-def test_the_size_of_the_picture_does_not_change_the_points() -> None:
+def test_the_size_of_the_image_does_not_change_the_points() -> None:
     code = '<svg viewBox="0 0 100 100"><circle cx="30" cy="25" r="15" fill="red"/></svg>'
     rewards = [playing(image_size=size).step([code])[1] for size in (128, 256)]
     assert rewards[0] == pytest.approx(rewards[1], abs=0.1)

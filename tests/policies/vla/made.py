@@ -16,10 +16,10 @@ CHUNK, DIM, BINS, STEPS = 3, 2, 16, 4
 WORDS = ("open the drawer", "close the drawer", "")
 
 
-def shape(head: str, *, picture: bool = False) -> VLAShape:
+def shape(head: str, *, image: bool = False) -> VLAShape:
     """What a small policy is built for."""
     arrays = {"proprio": ArraySpec((3,)), "state": ArraySpec((4,))}
-    if picture:
+    if image:
         arrays["front"] = ArraySpec((12, 12, 3), "uint8")
     config = VLAConfig(
         head=head, chunk=CHUNK, bins=BINS, bin_rank=8, denoising_steps=STEPS, width=16, layers=1,
@@ -28,13 +28,11 @@ def shape(head: str, *, picture: bool = False) -> VLAShape:
     return VLAShape(config, arrays, DIM)
 
 
-def policy(
-    head: str, *, critic: str | None = None, dtype: str = "float32", picture: bool = False
-) -> VLAPolicy:
+def policy(head: str, *, critic: str | None = None, dtype: str = "float32", image: bool = False) -> VLAPolicy:
     """Fresh, but moved away from its all-zero last layers."""
     import torch
 
-    made = VLAPolicy.from_shape(shape(head, picture=picture), critic=critic, dtype=dtype, seed=3)  # type: ignore[arg-type]
+    made = VLAPolicy.from_shape(shape(head, image=image), critic=critic, dtype=dtype, seed=3)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in made.module.parameters():
@@ -43,7 +41,7 @@ def policy(
     return made
 
 
-def states(count: int, *, seed: int = 0, picture: bool = False) -> list[ArrayState]:
+def states(count: int, *, seed: int = 0, image: bool = False) -> list[ArrayState]:
     """States of mixed instructions."""
     rng = np.random.default_rng(seed)
     made = []
@@ -52,7 +50,7 @@ def states(count: int, *, seed: int = 0, picture: bool = False) -> list[ArraySta
             "proprio": rng.normal(size=3).astype(np.float32),
             "state": rng.normal(size=4).astype(np.float32),
         }
-        if picture:
+        if image:
             arrays["front"] = rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)
         made.append(ArrayState(arrays, WORDS[i % 3]))
     return made

@@ -65,12 +65,12 @@ class PointWorld(RobotEnv):
         shown: dict[str, npt.NDArray[Any]] = {"proprio": self.point.astype(np.float32)}
         if self.options.shows_state:
             shown["state"] = self.goal.astype(np.float32)
-        return shown | {camera: self.picture(camera) for camera in self.options.cameras}
+        return shown | {camera: self.image(camera) for camera in self.options.cameras}
 
     def facts(self) -> dict[str, JSON]:
         return {"point": round_numbers(self.point), "goal": round_numbers(self.goal)}
 
-    def picture(self, camera: str) -> npt.NDArray[np.uint8]:
+    def image(self, camera: str) -> npt.NDArray[np.uint8]:
         size = self.options.image_size
         image = np.zeros((size, size, 3), np.uint8)
         for channel, place in enumerate((self.point, self.goal)):

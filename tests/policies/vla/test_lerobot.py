@@ -53,9 +53,9 @@ def test_it_plays_our_worlds_and_leaves_trajectories_without_logprobs(policy: ob
 
 
 def test_a_batch_is_in_its_words() -> None:
-    picture = np.zeros((4, 6, 3), np.uint8)
-    picture[..., 1] = 255
-    arrays = {"proprio": np.array([1, 2], np.float32), "top": picture, "state": np.array([3], np.float32)}
+    image = np.zeros((4, 6, 3), np.uint8)
+    image[..., 1] = 255
+    arrays = {"proprio": np.array([1, 2], np.float32), "top": image, "state": np.array([3], np.float32)}
     sampler = LeRobotSampler(Homing(), rename={"top": "observation.image"})
     batch = sampler.build_batch([ArrayState(arrays, "go"), ArrayState(arrays, "stay")])
     assert batch["observation.state"].tolist() == [[1.0, 2.0]] * 2

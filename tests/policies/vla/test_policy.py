@@ -79,8 +79,8 @@ def test_what_was_not_executed_moves_no_logprob_of_a_token_head_and_no_density_o
 
 @pytest.mark.parametrize("head", HEADS)
 def test_any_microbatch_gives_the_same_outputs_and_gradient(head: str) -> None:
-    made = policy(head, critic="shared", dtype="float64", picture=True)
-    seen = states(7, picture=True)
+    made = policy(head, critic="shared", dtype="float64", image=True)
+    seen = states(7, image=True)
     steps = sampled_steps(made, seen, cuts=(3, 2))
     steps.insert(2, Step(seen[0], ArrayAction(np.zeros((0, DIM), np.float32), 0), NO_LOGPROBS))
     found = []
@@ -114,8 +114,8 @@ def test_imitation_draws_the_same_whatever_the_microbatch(head: str) -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_weight_gets_a_gradient(head: str) -> None:
-    made = policy(head, critic="own", picture=True)
-    steps = sampled_steps(made, states(6, picture=True))
+    made = policy(head, critic="own", image=True)
+    steps = sampled_steps(made, states(6, image=True))
     backward(
         made, pack_arrays(steps), lambda out: (out.logprobs.square().mean() + out.values.square().mean(), {}),
         values=True,

@@ -49,7 +49,7 @@ def test_a_text_is_written_and_continued_as_by_the_decoder_alone(directory: Path
 
 
 @pytest.mark.slow
-def test_a_picture_becomes_tokens_as_large_as_words(directory: Path, seeing: Any) -> None:
+def test_an_image_becomes_tokens_as_large_as_words(directory: Path, seeing: Any) -> None:
     pixels = torch.rand(1, 3, 96, 96, generator=torch.Generator().manual_seed(0)) * 2 - 1
     with torch.inference_mode():
         (shown,) = seeing.get_image_features(pixel_values=pixels).pooler_output

@@ -162,9 +162,9 @@ def test_tool_choice_none_hides_the_tools() -> None:
     assert message(tools=[{"name": "f"}], tool_choice={"type": "none"}).tools == ()
 
 
-PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 UNHONOURED: list[tuple[Any, dict[str, Any], str]] = [
-    (chat, {"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0]"),
+    (chat, {"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0]"),
     (chat, {"tool_choice": "required"}, "tool_choice"),
     (chat, {"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
     (chat, {"tools": [{"type": "function", "function": {"name": "f"}}], "parallel_tool_calls": False},

@@ -161,11 +161,11 @@ def test_json_and_frames_give_the_same_turns(url: str) -> None:
             assert turn["text"] == seen.text
             assert turn["state"]["natural_language"] == local.state()["natural_language"]
             if images == "png":
-                picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(turn["images"][0]))))
+                image = np.asarray(Image.open(io.BytesIO(base64.b64decode(turn["images"][0]))))
             else:
                 raw = turn["images"][0]
-                picture = np.frombuffer(base64.b64decode(raw["data"]), raw["dtype"]).reshape(raw["shape"])
-            assert (picture == seen.images[0]).all()
+                image = np.frombuffer(base64.b64decode(raw["data"]), raw["dtype"]).reshape(raw["shape"])
+            assert (image == seen.images[0]).all()
         (turn,) = http.post("/sessions/step", json={"sessions": ids, "actions": [["Up"]]}).json()["turns"]
         after, reward, terminated, truncated, info = local.step(("Up",))
         told = (turn["text"], turn["reward"], turn["terminated"], turn["truncated"], turn["info"])

@@ -152,8 +152,8 @@ class RemoteSession:
 
     def render(self) -> Image:
         """The environment's image."""
-        picture: Image = self._call_server("render", {}).arrays[0]
-        return picture
+        image: Image = self._call_server("render", {}).arrays[0]
+        return image
 
     def close_session(self) -> None:
         """Close the session if possible."""
@@ -384,7 +384,7 @@ class RemoteRobotEnv(RobotEnv):
         action: npt.NDArray[Any] = self._visit.oracle()[0]
         return action
 
-    def picture(self, camera: str) -> Image:
+    def image(self, camera: str) -> Image:
         """The image of the server's first camera; other cameras are among the arrays, if enabled."""
         return self._visit.render()
 

@@ -86,12 +86,12 @@ def decode_images(frame: Frame) -> Frame:
     return replace(frame, header=header, arrays=arrays)
 
 
-def encode_png(picture: AnyArray) -> bytes:
+def encode_png(pixels: AnyArray) -> bytes:
     """Encode an image as a PNG file; optimised for speed, not for size."""
     from PIL import Image
 
     out = io.BytesIO()
-    Image.fromarray(picture).save(out, "PNG", compress_level=1)
+    Image.fromarray(pixels).save(out, "PNG", compress_level=1)
     return out.getvalue()
 
 
@@ -100,11 +100,11 @@ def _decode_png(file: AnyArray) -> AnyArray:
 
     try:
         with Image.open(io.BytesIO(file.tobytes()), formats=["PNG"]) as image:
-            picture = np.asarray(image.convert("RGB"))
+            pixels = np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise EncodingError(f"an image of the frame is no PNG file: {error}") from error
-    picture.setflags(write=False)
-    return picture
+    pixels.setflags(write=False)
+    return pixels
 
 
 def _is_image(array: AnyArray) -> bool:

@@ -10,7 +10,7 @@ limit, the choice of reward. An environment implements the rest:
     arrays      -> named arrays                what the policy sees now
     expert      -> action [D]                  the action of the scripted expert
     facts       -> named numbers               the true state; `state()` turns it into sentences and JSON
-    picture     -> uint8 [H, W, 3]             the current state through a camera
+    image       -> uint8 [H, W, 3]             the current state through a camera
 
 Invariants
 * A chunk is [C, D] finite numbers; values outside [-1, 1] are clipped. It stops at the action that ends the
@@ -97,7 +97,7 @@ class RobotOptions(Settings):
         return () if self.observation == "state" else self.camera
 
     @property
-    def pictures(self) -> dict[str, ArraySpec]:
+    def image_specs(self) -> dict[str, ArraySpec]:
         """The array specs of those images, as part of an environment's layout."""
         return {camera: ArraySpec((self.image_size, self.image_size, 3), "uint8") for camera in self.cameras}
 
@@ -113,7 +113,7 @@ class Moved(NamedTuple):
     dense: float = 0.0
 
 
-@renamed_members(world="description")
+@renamed_members(world="description", picture="image")
 class RobotEnv(ABC):
     """An environment that a robot policy acts in, one task at a time."""
 
@@ -131,7 +131,7 @@ class RobotEnv(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        adopt_old_members(cls, {"world": "description"})
+        adopt_old_members(cls, {"world": "description", "picture": "image"})
 
     def __init__(self, options: Settings | None = None) -> None:
         self.options: Any = self.Options() if options is None else options
@@ -171,7 +171,7 @@ class RobotEnv(ABC):
         """The true state as named numbers and lists of numbers."""
 
     @abstractmethod
-    def picture(self, camera: str) -> Image:
+    def image(self, camera: str) -> Image:
         """The current state through one camera, uint8 [image_size, image_size, 3]."""
 
     def expert(self) -> npt.NDArray[Any]:
@@ -266,7 +266,7 @@ class RobotEnv(ABC):
     def render(self) -> Image:
         """The current state through the first camera."""
         _ = self.task
-        return self.picture(self.options.camera[0])
+        return self.image(self.options.camera[0])
 
     def _find_instruction(self) -> str:
         return "" if self._task is None else self._task.instruction

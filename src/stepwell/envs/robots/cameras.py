@@ -24,7 +24,7 @@ from stepwell.envs.tiles import Image
 
 BACKENDS = {"egl": "EGL", "osmesa": "OSMesa"}
 NO_GL = (
-    "camera pictures need an off-screen GL library: apt install libegl1 libgl1-mesa-dri "
+    "camera images need an off-screen GL library: apt install libegl1 libgl1-mesa-dri "
     "(or libosmesa6 with MUJOCO_GL=osmesa), or set env.options.observation = 'state'"
 )
 

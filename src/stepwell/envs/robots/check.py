@@ -213,14 +213,14 @@ def render_gives_an_image(probe: Probe) -> str:
     env = open_shared(probe)
     _start_episode(env, probe.tasks[0])
     try:
-        picture = np.asarray(env.render())
+        image = np.asarray(env.render())
     except ConfigError as error:
         require_that(not env.description.images, str(error))
         return f"none here: {error}"
-    good = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
-    require_that(good, f"render() gave {picture.dtype} {picture.shape}")
-    require_that(len(np.unique(picture)) > 8, "the image is nearly of one colour")
-    return f"{picture.shape[1]} x {picture.shape[0]} pixels"
+    good = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+    require_that(good, f"render() gave {image.dtype} {image.shape}")
+    require_that(len(np.unique(image)) > 8, "the image is nearly of one colour")
+    return f"{image.shape[1]} x {image.shape[0]} pixels"
 
 
 def actions_are_fast_enough(probe: Probe) -> str:

@@ -73,7 +73,7 @@ class Libero(RobotEnv):
             self._start_scene(0)
         vectors = make_vectors(self._seen, self.options.shows_state)
         arrays = {name: ArraySpec(array.shape) for name, array in vectors.items()}
-        arrays |= self.options.pictures
+        arrays |= self.options.image_specs
         name = f"{self.name}/{self.options.suite}/{self.options.task}"
         return RobotEnvDescription(name, arrays, 7, self.options.max_actions)
 
@@ -103,7 +103,7 @@ class Libero(RobotEnv):
     def arrays(self) -> Arrays:
         """Arm, objects, images."""
         shown = make_vectors(self._seen, self.options.shows_state)
-        return shown | {camera: self.picture(camera) for camera in self.options.cameras}
+        return shown | {camera: self.image(camera) for camera in self.options.cameras}
 
     def expert(self) -> npt.NDArray[Any]:
         """None: demonstrations would have to be recorded or loaded."""
@@ -113,7 +113,7 @@ class Libero(RobotEnv):
         """Positions in metres."""
         return list_positions(self._seen)
 
-    def picture(self, camera: str) -> Image:
+    def image(self, camera: str) -> Image:
         """Rendered off screen, without robosuite's own renderer."""
         sim = self._sim.env.sim
         key = f"{self.name}/{self.options.suite}/{self.options.task}"

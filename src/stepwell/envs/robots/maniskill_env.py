@@ -71,7 +71,7 @@ class ManiSkill(RobotEnv):
         if not self._seen:
             self._seen = self._open_simulator().reset(seed=0)[0]
         arrays = {name: ArraySpec(array.shape) for name, array in self._make_vectors().items()}
-        arrays |= self.options.pictures
+        arrays |= self.options.image_specs
         (action_dim,) = self._open_simulator().action_space.shape
         return RobotEnvDescription(
             f"{self.name}/{self.options.task}", arrays, action_dim, self.options.max_actions
@@ -98,13 +98,13 @@ class ManiSkill(RobotEnv):
 
     def arrays(self) -> Arrays:
         """Robot, poses and goals, images."""
-        return self._make_vectors() | {camera: self.picture(camera) for camera in self.options.cameras}
+        return self._make_vectors() | {camera: self.image(camera) for camera in self.options.cameras}
 
     def facts(self) -> dict[str, JSON]:
         """What ManiSkill observes beside the robot's joints."""
         return {name: round_numbers(value) for name, value in self._seen["extra"].items()}
 
-    def picture(self, camera: str) -> Image:
+    def image(self, camera: str) -> Image:
         """From the observation where it has images, else ManiSkill's rendering for people."""
         sensors = self._seen.get("sensor_data")
         if sensors is None:

@@ -67,7 +67,7 @@ class RoboCasa(RobotEnv):
         if not self._seen:
             self._start_scene(0)
         arrays = {name: ArraySpec(array.shape) for name, array in self._make_vectors().items()}
-        arrays |= self.options.pictures
+        arrays |= self.options.image_specs
         name = f"{self.name}/{self.options.task}"
         return RobotEnvDescription(name, arrays, int(self._sim.action_dim), self.options.max_actions)
 
@@ -97,13 +97,13 @@ class RoboCasa(RobotEnv):
         expected = self.description.arrays.get("state")
         if expected is not None and shown["state"].shape != expected.shape:
             raise EnvError(f"this kitchen's state has another size than {expected.shape}; use images")
-        return shown | {camera: self.picture(camera) for camera in self.options.cameras}
+        return shown | {camera: self.image(camera) for camera in self.options.cameras}
 
     def facts(self) -> dict[str, JSON]:
         """Positions in metres."""
         return list_positions(self._seen)
 
-    def picture(self, camera: str) -> Image:
+    def image(self, camera: str) -> Image:
         """From the observation; robosuite's images start with the bottom row."""
         if f"{camera}_image" not in self._seen:
             raise InputError(f"env.options.camera: {camera!r} is not among {', '.join(self.options.camera)}")

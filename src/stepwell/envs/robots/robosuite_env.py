@@ -86,7 +86,7 @@ class Robosuite(RobotEnv):
             name: ArraySpec(array.shape)
             for name, array in make_vectors(self._seen, self.options.shows_state).items()
         }
-        arrays |= self.options.pictures
+        arrays |= self.options.image_specs
         name = f"{self.name}/{self.options.task}"
         return RobotEnvDescription(name, arrays, self._open_simulator().action_dim, self.options.max_actions)
 
@@ -118,7 +118,7 @@ class Robosuite(RobotEnv):
     def arrays(self) -> Arrays:
         """Arms, objects, images."""
         return make_vectors(self._seen, self.options.shows_state) | {
-            camera: self.picture(camera) for camera in self.options.cameras
+            camera: self.image(camera) for camera in self.options.cameras
         }
 
     def expert(self) -> npt.NDArray[Any]:
@@ -141,7 +141,7 @@ class Robosuite(RobotEnv):
         """Positions in metres: of hands, and of what robosuite observes of the objects."""
         return list_positions(self._seen)
 
-    def picture(self, camera: str) -> Image:
+    def image(self, camera: str) -> Image:
         """Rendered off screen, without robosuite's own renderer."""
         sim = self._sim.sim
         key = f"{self.name}/{self.options.task}/{self.options.robot}"

@@ -57,9 +57,9 @@ class Backbone:
                 vectors = vectors - vectors.mean(dim=1, keepdim=True)
             return float(torch.nn.functional.cosine_similarity(vectors[:1], vectors[1:]))
 
-    def _prepare_image(self, picture: Image) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def _prepare_image(self, image: Image) -> np.ndarray[Any, np.dtype[np.float32]]:
         from PIL import Image as Pillow
 
-        resize_image = Pillow.fromarray(picture).resize((self._side, self._side), Pillow.Resampling.BICUBIC)
+        resize_image = Pillow.fromarray(image).resize((self._side, self._side), Pillow.Resampling.BICUBIC)
         scaled = (np.asarray(resize_image, dtype=np.float32) / 255 - np.array(MEAN)) / np.array(SPREAD)
         return np.ascontiguousarray(scaled.transpose(2, 0, 1), dtype=np.float32)

@@ -95,5 +95,5 @@ class Perceptual:
             return tuple(layer / (layer.norm(dim=1, keepdim=True) + 1e-10) for layer in found)
 
 
-def _make_key(picture: Image) -> tuple[bytes, tuple[int, ...]]:
-    return picture.tobytes(), picture.shape
+def _make_key(image: Image) -> tuple[bytes, tuple[int, ...]]:
+    return image.tobytes(), image.shape

@@ -44,10 +44,10 @@ def _draw_cached(svg: str, size: int, time_limit_s: float) -> Image:
     from PIL import Image as Pillow
 
     png = _open_rasteriser(os.getpid()).draw_png(svg, size, time_limit_s)
-    picture = np.asarray(Pillow.open(io.BytesIO(png)).convert("RGB"), dtype=np.uint8)
-    picture.setflags(write=False)  # it is kept and shown again
-    assert picture.shape == (size, size, 3), f"asked for {size} pixels, drew {picture.shape}"
-    return picture
+    image = np.asarray(Pillow.open(io.BytesIO(png)).convert("RGB"), dtype=np.uint8)
+    image.setflags(write=False)  # it is kept and shown again
+    assert image.shape == (size, size, 3), f"asked for {size} pixels, drew {image.shape}"
+    return image
 
 
 @lru_cache(maxsize=1)

@@ -102,18 +102,18 @@ def measure_pixel_distance(one: Image, other: Image) -> float:
     return colours + edges
 
 
-def shrink_image(picture: Image) -> Image:
+def shrink_image(image: Image) -> Image:
     """The image in the size at which distances are taken, whatever size the agent sees."""
     from PIL import Image as Pillow
 
     side = perceptual.SIDE
-    if picture.shape[0] == side:
-        return picture
-    return np.asarray(Pillow.fromarray(picture).resize((side, side), Pillow.Resampling.BOX))
+    if image.shape[0] == side:
+        return image
+    return np.asarray(Pillow.fromarray(image).resize((side, side), Pillow.Resampling.BOX))
 
 
-def _blur_image(picture: Image) -> npt.NDArray[Any]:
-    padded = np.pad(picture.astype(np.float32) / 255, ((1, 1), (1, 1), (0, 0)), mode="edge")
+def _blur_image(image: Image) -> npt.NDArray[Any]:
+    padded = np.pad(image.astype(np.float32) / 255, ((1, 1), (1, 1), (0, 0)), mode="edge")
     rows = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
     return (rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]) / 3
 

@@ -85,7 +85,7 @@ class LanguageBackend:
         if self.image_format is None:
             return policies.CausalLMPolicy.from_config(config)
         vision.check_devices(self.config)
-        policy = policies.VLMPolicy.from_config(config, self.pictures)
+        policy = policies.VLMPolicy.from_config(config, self.images)
         vision.freeze_vision(policy, config.train_vision)
         return policy
 
@@ -112,7 +112,7 @@ class LanguageBackend:
         )
 
     @property
-    def pictures(self) -> ImageStore:
+    def images(self) -> ImageStore:
         """The image store, or an empty one for a text model or a plan."""
         return self._no_images if self.image_store is None else self.image_store
 
@@ -137,7 +137,7 @@ class LanguageBackend:
             context_length=limit,
             room=min(self.config.sampling.max_tokens, limit - 1),
             image_format=self.image_format,
-            image_store=self.pictures,
+            image_store=self.images,
         )
 
     @cached_property
@@ -152,7 +152,7 @@ class LanguageBackend:
             self.config.engine,
             copy=self.policy.adapters is None,
             image_format=self.image_format,
-            image_store=self.pictures,
+            image_store=self.images,
         )
 
     # --- agent and episodes ---------------------------------------------------------------

@@ -133,10 +133,10 @@ class EndpointEvaluation:
         self._on_start(len(jobs), len(jobs) - len(missing))
         if not missing:
             return
-        pictures = PoolImageStore(self.components.pool)
-        async with ChatModel(self.endpoint, pictures) as model:
+        image_store = PoolImageStore(self.components.pool)
+        async with ChatModel(self.endpoint, image_store) as model:
             try:
-                await self._ask_all([jobs[n] for n in missing], missing, model, pictures, observation)
+                await self._ask_all([jobs[n] for n in missing], missing, model, image_store, observation)
             finally:
                 self._notes, self._spent = model.notes, model.counts.summarize(self.endpoint)
 
@@ -145,7 +145,7 @@ class EndpointEvaluation:
         jobs: Sequence[Job],
         numbers: Sequence[int],
         model: ChatModel,
-        pictures: PoolImageStore,
+        image_store: PoolImageStore,
         observation: Observation,
     ) -> None:
         components, params = self.components, self._make_params()
@@ -153,7 +153,7 @@ class EndpointEvaluation:
         takes_tools = await model.prepare(replace(params, seed=0), tools, with_image=bool(observation.images))
         player = ChatPlayer(
             components.language.agent,
-            pictures,
+            image_store,
             api_tools=takes_tools,
             parts=components.recipe.reward_parts or ("task",),
             optional_parts=components.recipe.optional_reward_parts,

@@ -8,7 +8,7 @@
     step       sessions, names (or chunks), turns            chunks   turns
     state      sessions                                               states
     oracle     sessions                                               actions
-    render     sessions                                               pictures
+    render     sessions                                               images
     load                                                              num_sessions
     heartbeat  sessions                                               alive
     close      sessions                                               closed
@@ -243,7 +243,7 @@ class EnvOperations:
     async def _handle_render(self, owner: str, frame: Frame) -> Frame:
         sessions = self.sessions.find(owner, self._read_session_ids(frame))
         images = await self.sessions.run(sessions, partial(_query_env, lambda env: np.asarray(env.render())))
-        return Frame("pictures", {}, images)
+        return Frame("images", {}, images)
 
     async def _handle_load(self, owner: str, frame: Frame) -> Frame:
         return Frame("load", {"num_sessions": len(self.sessions)})

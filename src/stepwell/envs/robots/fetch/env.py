@@ -81,7 +81,7 @@ class Fetch(RobotEnv):
         arrays = {"proprio": ArraySpec((10,))}
         if self.options.shows_state:
             arrays["state"] = ArraySpec((18 if self._has_object else 3,))
-        arrays |= self.options.pictures
+        arrays |= self.options.image_specs
         return RobotEnvDescription(
             f"{self.name}/{self.options.task}", arrays, ACTION_DIM, self.options.max_actions
         )
@@ -124,7 +124,7 @@ class Fetch(RobotEnv):
         if self.options.shows_state:
             thing = np.r_[seen[3:9], seen[11:20]] if self._has_object else np.empty(0)
             shown["state"] = np.r_[thing, self._seen["desired_goal"]].astype(np.float32)
-        return shown | {camera: self.picture(camera) for camera in self.options.cameras}
+        return shown | {camera: self.image(camera) for camera in self.options.cameras}
 
     def expert(self) -> npt.NDArray[Any]:
         """`slide` has none."""
@@ -142,7 +142,7 @@ class Fetch(RobotEnv):
             facts["object"] = round_numbers(self._seen["achieved_goal"])
         return facts | {"goal": round_numbers(self._seen["desired_goal"])}
 
-    def picture(self, camera: str) -> Image:
+    def image(self, camera: str) -> Image:
         """Rendered off screen, the goal as a ball."""
         sim = self._sim
         return cameras.render_image(sim.fullpath, sim.model, sim.data, camera, self.options.image_size)

@@ -85,7 +85,7 @@ class MetaWorld(RobotEnv):
         arrays = {"proprio": ArraySpec((2 * HAND,))}
         if self.options.shows_state:
             arrays["state"] = ArraySpec((2 * (FRAME - HAND) + 3,))
-        arrays |= self.options.pictures
+        arrays |= self.options.image_specs
         return RobotEnvDescription(
             f"{self.name}/{self.options.task}", arrays, ACTION_DIM, self.options.max_actions
         )
@@ -131,7 +131,7 @@ class MetaWorld(RobotEnv):
         shown: Arrays = {"proprio": np.concatenate([now[:HAND], before[:HAND]]).astype(np.float32)}
         if self.options.shows_state:
             shown["state"] = np.concatenate([now[HAND:], before[HAND:], goal]).astype(np.float32)
-        return shown | {camera: self.picture(camera) for camera in self.options.cameras}
+        return shown | {camera: self.image(camera) for camera in self.options.cameras}
 
     def expert(self) -> npt.NDArray[Any]:
         """Meta-World's scripted policy, a new one in each episode."""
@@ -151,7 +151,7 @@ class MetaWorld(RobotEnv):
             facts["second_object"] = round_numbers(seen[11:14])
         return facts | {"goal": round_numbers(seen[2 * FRAME :])}
 
-    def picture(self, camera: str) -> Image:
+    def image(self, camera: str) -> Image:
         """Rendered off screen; the corner cameras hang upside down in Meta-World and are turned upright."""
         self._sim.take_model()
         model, data = self._sim.model, self._sim.data

@@ -79,7 +79,7 @@ def test_packed_gradients_are_those_of_single_steps(scene_of: SceneOf, family: s
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_distinct_picture_is_encoded_once(
+def test_each_distinct_image_is_encoded_once(
     scene_of: SceneOf, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = scene_of(family)
@@ -105,7 +105,7 @@ def test_each_distinct_picture_is_encoded_once(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_pictures_change_what_follows_and_nothing_before(scene_of: SceneOf, family: str) -> None:
+def test_images_change_what_follows_and_nothing_before(scene_of: SceneOf, family: str) -> None:
     scene = scene_of(family)
     steps = scene.steps()
     same = Step(steps[-2].state, steps[0].action, steps[0].behavior_logprobs)
@@ -115,7 +115,7 @@ def test_pictures_change_what_follows_and_nothing_before(scene_of: SceneOf, fami
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_flat_sequence_sees_the_pictures_inside_it(scene_of: SceneOf, family: str) -> None:
+def test_a_flat_sequence_sees_the_images_inside_it(scene_of: SceneOf, family: str) -> None:
     scene = scene_of(family)
     first, second = scene.steps()[:2]
     start = first.state.prompt_ids.size
