@@ -29,8 +29,8 @@ import numpy as np
 import torch
 
 from stepwell.config.loading import load_config
-from stepwell.core import LogprobErrors, LogprobGaps, ParityError
-from stepwell.engines import parity
+from stepwell.core import LogprobGaps, ParityError
+from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop.sources import PlayedSource
@@ -84,12 +84,10 @@ class FaultyLoop(TrainingLoop):
         self._source = source
         self._publish()
 
-    def _check_parity(self, gaps: LogprobGaps, measure_errors: Callable[[], LogprobErrors | None]) -> None:
+    def _check_parity(self, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
         row = {"mean": gaps.mean_abs, "max": gaps.max_abs, "tokens": gaps.num_tokens}
         if self._parity is not None:
             self._parity.errors = None
-            usual = self._parity._usual_mean
-            row["rise"] = gaps.typical_mean / usual if usual > 0 else 0.0
         began = time.perf_counter()
         try:
             super()._check_parity(gaps, measure_errors)
@@ -186,7 +184,6 @@ def main() -> None:
     parser.add_argument("--errors", type=Path, help="an .npz file for all errors against float32")
     parser.add_argument("--name", required=True, help="of the result: parity_faults_NAME.json")
     args = parser.parse_args()
-    parity.TRUTH_EVERY = 1  # in every update, for the record
     with tempfile.TemporaryDirectory() as folder:
         config = load_config(args.config, [*args.overrides, f"folder={folder}"])
         total = config.train.num_updates

@@ -14,7 +14,7 @@ from tests.engines.models import prompts_of, small_model
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
-from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps, step_and_token
+from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps, MeasureErrors, step_and_token
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import Step, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
@@ -121,41 +121,68 @@ def test_one_outlier_of_a_healthy_run_is_reported_and_does_not_stop_it() -> None
     for update in range(500):
         outliers = [1.003] if update % 10 == 9 else []
         gaps = bfloat16_gaps(update, outliers=outliers)
-        verdict = monitor.judge_gaps(gaps, lambda update=update: errors_of(update))  # type: ignore[misc]
+        verdict = monitor.judge_gaps(gaps, lambda share, update=update: errors_of(update))  # type: ignore[misc]
         assert verdict.fault is None
         assert (verdict.outlier is not None) == bool(outliers)
 
 
 def test_outliers_that_come_too_often_are_a_fault() -> None:
-    verdict = ParityMonitor("bfloat16").judge_gaps(bfloat16_gaps(0, outliers=[1.5] * 6), lambda: errors_of(1))
+    verdict = ParityMonitor("bfloat16").judge_gaps(
+        bfloat16_gaps(0, outliers=[1.5] * 6), lambda share: errors_of(1)
+    )
     assert verdict.fault is not None and "6 of the last 4376 tokens differ by more than 1" in verdict.fault
 
 
 def test_an_engine_that_errs_by_more_than_rounding_is_found_at_once() -> None:
     monitor = ParityMonitor("bfloat16")
-    assert monitor.judge_gaps(bfloat16_gaps(0), lambda: errors_of(1)).fault is None
-    verdict = monitor.judge_gaps(bfloat16_gaps(2, scale=1.5), lambda: errors_of(3, fault=1.5))
+    assert monitor.judge_gaps(bfloat16_gaps(0), lambda share: errors_of(1)).fault is None
+    verdict = monitor.judge_gaps(bfloat16_gaps(2, scale=1.5), lambda share: errors_of(3, fault=1.5))
     assert verdict.fault is not None and "farther from the float32 result than the trainer" in verdict.fault
 
 
 def test_weights_that_round_more_are_no_fault() -> None:
     monitor = ParityMonitor("bfloat16")
-    assert monitor.judge_gaps(bfloat16_gaps(0), lambda: errors_of(1)).fault is None
-    assert monitor.judge_gaps(bfloat16_gaps(2, scale=3.0), lambda: errors_of(3)).fault is None
+    assert monitor.judge_gaps(bfloat16_gaps(0), lambda share: errors_of(1)).fault is None
+    assert monitor.judge_gaps(bfloat16_gaps(2, scale=3.0), lambda share: errors_of(3)).fault is None
 
 
-def test_the_truth_is_computed_every_ten_updates_and_when_the_mean_rises() -> None:
-    computed: list[int] = []
+def test_a_quarter_of_the_tokens_is_measured_and_all_of_them_when_that_is_suspicious() -> None:
+    shares: list[float] = []
 
-    def measure() -> LogprobErrors:
-        computed.append(update)
-        return errors_of(update)
+    def measure(fault: float) -> MeasureErrors:
+        def measure_share(share: float) -> LogprobErrors:
+            shares.append(share)
+            return errors_of(7, fault, num_tokens=int(1600 * share))
+
+        return measure_share
 
     monitor = ParityMonitor("bfloat16")
-    for update in range(30):
-        gaps = bfloat16_gaps(1000, scale=2.0 if update == 14 else 1.0)
-        assert monitor.judge_gaps(gaps, measure).fault is None
-    assert computed == [0, 10, 14, 24]
+    assert monitor.judge_gaps(bfloat16_gaps(1), measure(0.0)).fault is None
+    assert shares == [0.25]
+    assert monitor.judge_gaps(bfloat16_gaps(1), measure(1.0)).fault is not None
+    assert shares == [0.25, 0.25, 1.0]
+
+
+def test_a_fault_too_small_for_one_update_is_found_over_the_last_ones() -> None:
+    monitor = ParityMonitor("bfloat16")
+    faults = []
+    for update in range(12):
+        small = errors_of(update, fault=0.9, num_tokens=100)
+        faults.append(monitor.judge_gaps(bfloat16_gaps(update), lambda share, small=small: small).fault)  # type: ignore[misc]
+    found = next(fault for fault in faults if fault is not None)
+    assert faults[0] is None and "in the last" in found and "updates, the engine is farther" in found
+
+
+def test_after_memory_was_too_small_the_truth_waits_ten_updates() -> None:
+    tried: list[int] = []
+
+    def measure(share: float) -> None:
+        tried.append(update)
+
+    monitor = ParityMonitor("bfloat16")
+    for update in range(23):
+        assert monitor.judge_gaps(bfloat16_gaps(update), measure).fault is None
+    assert tried == [0, 11, 22]
 
 
 def test_tokens_that_siblings_repeat_count_once_and_certain_ones_not_at_all() -> None:

@@ -44,3 +44,9 @@ def test_at_most_so_many_tokens_are_compared() -> None:
     policy = CausalLMPolicy.from_pretrained("tiny-0.3m")
     errors = measure_errors(policy, make_steps(policy, offset=0.01), max_tokens=30)
     assert errors is not None and 0 < errors.num_tokens <= 30
+
+
+def test_a_share_of_the_steps_is_spread_evenly() -> None:
+    policy = CausalLMPolicy.from_pretrained("tiny-0.3m")
+    errors = measure_errors(policy, make_steps(policy, offset=0.01), share=0.25)
+    assert errors is not None and errors.num_tokens == 30

@@ -118,6 +118,15 @@ class LogprobErrors:
         ties = np.mean(self.engine == self.trainer)
         return float(np.mean(self.engine > self.trainer) + 0.5 * ties)
 
+    @property
+    def engine_bias(self) -> float:
+        """How far `engine_farther` is above one half, in standard errors."""
+        return (self.engine_farther - 0.5) * 2.0 * float(np.sqrt(self.num_tokens))
+
+
+MeasureErrors = Callable[[float], LogprobErrors | None]
+"""Measures errors on a share of an update's steps; None if memory is too small for the truth."""
+
 
 def step_and_token(index: int, lengths: Sequence[int]) -> tuple[int, int]:
     """The step that a flat token index falls into, given the steps' lengths, and the index within it."""

@@ -15,15 +15,18 @@ The truth is computed: the trainer scores some of the tokens again with the same
 Rounding alone makes either side the worse one in about half of the tokens, whatever its size.
 A fault of the engine makes the engine the worse one more often, even if it is as small as rounding.
 
+    every update ─► a quarter of the tokens ─► suspicious? ─► all tokens ─► too often?       ─► fault
+                                                   └► no ─► the last updates together: too often? ─► fault
+
 Invariants
 * One outlier is reported and never fatal in 16 bits.
-* A fault that moves the mean gap is examined in the first update that it affects.
+* A fault is looked for in every update, also one that does not move the mean gap.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,7 +34,7 @@ import numpy as np
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
-from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps, step_and_token
+from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps, MeasureErrors, step_and_token
 from stepwell.core.protocols import Scorer
 from stepwell.core.step import Step
 
@@ -43,12 +46,16 @@ WINDOW = 16
 """Updates over which tokens beyond the tolerance are counted."""
 MAX_SHARE_BEYOND = 1e-3
 QUANTILE = 0.99
-TRUTH_EVERY = 10
-"""Updates after which the truth is computed again, unless there is a reason to do so earlier."""
-SUSPICIOUS_RISE = 1.2
-"""Rise of the typical mean, since the truth was last computed, that is a reason to compute it again."""
-MAX_ENGINE_FARTHER = 0.55
-"""Share of tokens in which a correct engine may be the worse one; four standard errors are added."""
+PROBE_SHARE = 0.25
+"""Share of an update's tokens for which the truth is always computed."""
+SUSPICIOUS_BIAS = 2.0
+"""Standard errors above one half at which the truth is computed for all tokens."""
+MAX_BIAS = 5.0
+"""Standard errors above one half that a correct engine may show, in one update or over the last ones."""
+MAX_ENGINE_FARTHER = 0.57
+"""Share of tokens in which a correct engine may always be the worse one: kernels round a little apart."""
+RETRY_AFTER = 10
+"""Updates until the truth is tried again after memory was too small for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +77,12 @@ class ParityMonitor:
         if not self.tolerance > 0:
             raise InputError(f"tolerance must be positive, got {tolerance}")
         self.errors: LogprobErrors | None = None  # from the last time the truth was computed
-        self._usual_mean = -1.0  # typical mean of the gaps at that time
-        self._truth_age = 0
+        self._pause = 0  # updates until the truth is computed again
+        self._biases: deque[tuple[int, float]] = deque(maxlen=WINDOW)  # tokens, and those worse in the engine
         self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
-    def judge_gaps(
-        self, gaps: LogprobGaps, measure_errors: Callable[[], LogprobErrors | None] | None = None
-    ) -> ParityVerdict:
-        """Tell faults from rounding. `measure_errors` compares both sides with the truth."""
+    def judge_gaps(self, gaps: LogprobGaps, measure_errors: MeasureErrors | None = None) -> ParityVerdict:
+        """Tell faults from rounding. `measure_errors` compares a share of the steps with the truth."""
         self._recent.append((gaps.num_tokens, gaps.count_beyond(self.tolerance)))
         fault = self._find_fault(gaps) or self._find_bias(gaps, measure_errors)
         if fault is not None:
@@ -103,27 +108,40 @@ class ParityMonitor:
             )
         return None
 
-    def _find_bias(
-        self, gaps: LogprobGaps, measure_errors: Callable[[], LogprobErrors | None] | None
-    ) -> str | None:
+    def _find_bias(self, gaps: LogprobGaps, measure_errors: MeasureErrors | None) -> str | None:
         """Find an engine that is too often the worse one; only 16 bits round enough for this."""
         if self.dtype != "bfloat16" or measure_errors is None:
             return None
-        self._truth_age += 1
-        is_quiet = gaps.typical_mean <= SUSPICIOUS_RISE * self._usual_mean
-        if is_quiet and self._truth_age < TRUTH_EVERY:
+        if self._pause > 0:
+            self._pause -= 1
             return None
-        if (errors := measure_errors()) is None:
+        errors = measure_errors(PROBE_SHARE)
+        if errors is not None and errors.engine_bias > SUSPICIOUS_BIAS:
+            errors = measure_errors(1.0)
+        if errors is None:
+            self._pause = RETRY_AFTER
             return None
         self.errors = errors
-        limit = MAX_ENGINE_FARTHER + 4.0 * 0.5 / max(1, errors.num_tokens) ** 0.5
-        if errors.engine_farther <= limit:
-            self._truth_age, self._usual_mean = 0, gaps.typical_mean
-            return None
-        return (
-            f"the engine is farther from the float32 result than the trainer in {errors.engine_farther:.2f} "
-            f"of {errors.num_tokens} tokens (limit {limit:.2f}); this is not rounding"
+        self._biases.append((errors.num_tokens, errors.engine_farther * errors.num_tokens))
+        num_tokens, num_farther = (sum(column) for column in zip(*self._biases, strict=True))
+        fault = _describe_bias("this update", *self._biases[-1]) or _describe_bias(
+            f"the last {len(self._biases)} updates", int(num_tokens), num_farther
         )
+        if fault is not None:
+            self._biases.pop()
+        return fault
+
+
+def _describe_bias(place: str, num_tokens: int, num_farther: float) -> str | None:
+    """A fault if the engine was the worse one in too many tokens."""
+    share = num_farther / max(1, num_tokens)
+    limit = max(MAX_ENGINE_FARTHER, 0.5 + 0.5 * MAX_BIAS / max(1, num_tokens) ** 0.5)
+    if share <= limit:
+        return None
+    return (
+        f"in {place}, the engine is farther from the float32 result than the trainer in {share:.2f} "
+        f"of {num_tokens} tokens (limit {limit:.2f}); this is not rounding"
+    )
 
 
 def check_parity(

@@ -7,6 +7,7 @@ and trainer differ from it by rounding. Their errors are compared token by token
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,14 +22,18 @@ _CHUNK = 64
 
 
 def measure_errors(
-    policy: Policy, steps: Sequence[Step], version: int | None = None, max_tokens: int = MAX_TOKENS
+    policy: Policy,
+    steps: Sequence[Step],
+    version: int | None = None,
+    share: float = 1.0,
+    max_tokens: int = MAX_TOKENS,
 ) -> LogprobErrors | None:
-    """Measure errors of engine and trainer on steps of `version` (None: any), spread evenly over `steps`.
+    """Measure errors of engine and trainer on a share of the steps of `version` (None: any), evenly spread.
 
     Returns None if the device's memory is too small for a temporary float32 copy.
     """
     fresh = [step for step in steps if version is None or step.policy_version.first >= version]
-    chosen = _choose_steps(fresh, max_tokens)
+    chosen = _choose_steps(fresh, share, max_tokens)
     wide = copy.copy(policy)
     try:
         wide.model = copy.deepcopy(policy.model).float()
@@ -39,9 +44,10 @@ def measure_errors(
     return LogprobErrors.against(truth, engine=engine, trainer=_score_chunks(policy, chosen))
 
 
-def _choose_steps(steps: Sequence[Step], max_tokens: int) -> list[Step]:
+def _choose_steps(steps: Sequence[Step], share: float, max_tokens: int) -> list[Step]:
     num_tokens = sum(step.num_units for step in steps)
-    return list(steps[:: max(1, -(-num_tokens // max_tokens))])
+    stride = max(round(1 / share), math.ceil(num_tokens / (share * max_tokens)))
+    return list(steps[:: max(1, stride)])
 
 
 def _score_chunks(policy: Policy, steps: Sequence[Step]) -> FloatArray:

@@ -30,12 +30,12 @@ from stepwell.core import (
     ConfigError,
     DivergenceError,
     InputError,
-    LogprobErrors,
     LogprobGaps,
     Step,
     Trajectory,
     select_trainable,
 )
+from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.packing import backward, evaluate
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import split_trajectories
@@ -48,7 +48,7 @@ from stepwell.training.rank_share import cut_for_ranks
 from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
 from stepwell.training.rounding_error import measure_errors
 
-CheckParity = Callable[[LogprobGaps, Callable[[], LogprobErrors | None]], None]
+CheckParity = Callable[[LogprobGaps, MeasureErrors], None]
 
 _ADVICE = (
     "Lower train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down (rewards.scale), "

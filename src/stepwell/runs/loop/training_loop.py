@@ -27,13 +27,14 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell.config.run import RunConfig
-from stepwell.core import AgentError, LogprobErrors, LogprobGaps, ParityError, Split, Task, Trajectory
+from stepwell.core import AgentError, LogprobGaps, ParityError, Split, Task, Trajectory
+from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
 from stepwell.runs.build.components import Components
@@ -304,7 +305,7 @@ class TrainingLoop:
         if self._source.is_fresh and published is not None:
             self.components.pool.publish_version(self.state.update, published, {"run": self._run_name})
 
-    def _check_parity(self, gaps: LogprobGaps, measure_errors: Callable[[], LogprobErrors | None]) -> None:
+    def _check_parity(self, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
         if self._parity is None:
             dtype = str(self.runner.dtype)
             self._parity = ParityMonitor(dtype.removeprefix("torch."), self.config.parity.tolerance)
