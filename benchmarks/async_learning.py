@@ -49,7 +49,7 @@ def runs_of(folder: Path, quick: bool) -> list[dict[str, Any]]:
         updates = [entry for entry in entries if entry.kind == "update"]
         found.append(
             {
-                "world": run.world,
+                "world": run.env,
                 "mode": run.variant,
                 "seed": run.seed,
                 "steps": [entry.env_steps for entry in evals],

@@ -203,7 +203,7 @@ def test_every_preset_loads_by_both_its_names(name: str) -> None:
     assert load_config(name) != RunConfig()
 
 
-def test_options_of_a_world_are_read_one_by_one() -> None:
+def test_options_of_an_env_are_read_one_by_one() -> None:
     assert parse_options(["size=5", "a.b=x", "rate=0.5"]) == {"size": 5, "a": {"b": "x"}, "rate": 0.5}
 
 

@@ -13,6 +13,7 @@ from stepwell.config.changing import find_changes
 from stepwell.config.loading import dump_config, load_config
 from stepwell.config.renamed import rename_key, rename_tables
 from stepwell.config.run import RunConfig
+from stepwell.config.study import load_study
 from stepwell.core.errors import ConfigError
 from stepwell.studies.folder import known_runs
 
@@ -83,3 +84,24 @@ def test_the_command_line_shows_such_a_warning_in_one_line(capsys: pytest.Captur
     assert capsys.readouterr().err == "warning: [groups] is now [workers]\n"
     _show_warning(UserWarning("look"), UserWarning, "elsewhere.py", 1)
     assert "elsewhere.py:1: UserWarning: look" in capsys.readouterr().err
+
+
+def test_a_study_with_worlds_is_read_with_one_warning(tmp_path: Path) -> None:
+    new = """name = "s"
+[[environments]]
+name = "lake"
+[[variants]]
+name = "a"
+environments = ["lake"]
+[quick]
+environments = ["lake"]
+"""
+    (tmp_path / "new.toml").write_text(new)
+    (tmp_path / "old.toml").write_text(new.replace("environments", "worlds"))
+    with pytest.warns(FutureWarning, match=r"old.toml: the worlds of a study are now called env") as seen:
+        found = load_study(tmp_path / "old.toml")
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_study(tmp_path / "new.toml") == found
+    assert [env.name for env in found.environments] == ["lake"]

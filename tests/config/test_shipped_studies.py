@@ -17,10 +17,10 @@ name = "small"
 rollouts = 16
 [settings]
 train = { num_updates = 4, group_size = 1 }
-[[worlds]]
+[[environments]]
 name = "lake"
 base = "frozenlake"
-[[worlds]]
+[[environments]]
 name = "boxes"
 base = "sokoban"
 [[variants]]
@@ -30,7 +30,7 @@ name = "grpo"
 settings = { recipe.name = "grpo", train.group_size = 8 }
 [[variants]]
 name = "low"
-worlds = ["lake"]
+environments = ["lake"]
 settings.recipe.credit.gamma = 0.9
 [[sweeps]]
 name = "gamma"
@@ -88,15 +88,15 @@ def test_rollouts_are_as_many_in_every_update_whatever_the_group(tmp_path: Path)
         planned(SMALL.replace("rollouts = 16", "rollouts = 12"), tmp_path)
 
 
-def test_a_world_may_have_a_base_of_its_own(tmp_path: Path) -> None:
-    envs = {run.world: run.config.env.name for run in planned(SMALL, tmp_path)}
+def test_an_env_may_have_a_base_of_its_own(tmp_path: Path) -> None:
+    envs = {run.env: run.config.env.name for run in planned(SMALL, tmp_path)}
     assert envs == {"lake": "frozenlake", "boxes": "sokoban"}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('worlds = ["lake"]', 'worlds = ["laek"]', "variant low, worlds: unknown name 'laek'; did you mean"),
+        ('["lake"]', '["laek"]', "variant low, environments: unknown name 'laek'; did you mean"),
         ('["steppo", "low"]', '["steppo"]', "lines: 'step' names 1 variants for 2 values"),
         ('["steppo", "low"]', '["steppo", "lwo"]', "sweep gamma: unknown name 'lwo'; did you mean 'low'?"),
         ("rollouts = 16", 'tables = ["goldne"]', "tables 1: "),
@@ -119,7 +119,7 @@ def steppo() -> tuple[StudyConfig, list[PlannedRun]]:
     return study, plan_runs(study, file.parent, Path("runs"))
 
 
-def test_every_method_meets_every_world_on_equal_terms(steppo: tuple[StudyConfig, list[PlannedRun]]) -> None:
+def test_every_method_meets_every_env_on_equal_terms(steppo: tuple[StudyConfig, list[PlannedRun]]) -> None:
     runs = steppo[1]
     assert len(runs) == (9 + 4) * 4 * 3 + 4 * 2 * 3
     for run in runs:
@@ -131,7 +131,7 @@ def test_every_method_meets_every_world_on_equal_terms(steppo: tuple[StudyConfig
         assert train.num_updates == (0 if run.variant == "react" else 60)
     thinks = {run.config.agent.strategy for run in runs if run.variant == "react"}
     assert thinks == {"free_think"}
-    places = {run.world: run.elsewhere for run in runs}
+    places = {run.env: run.elsewhere for run in runs}
     assert places["household"]["unseen"].env.options["held_out"] == "unseen"
     assert places["multihop"]["out-of-domain"].env.options["domain"] == "out"
 
@@ -161,7 +161,7 @@ def test_the_discounts_of_the_sweep_are_those_of_its_variants(
         assert [recipe.credit and recipe.credit.kwargs["gamma"] for recipe in recipes] == [0.99, 0.97, 0.95]
 
 
-def test_the_short_form_is_a_world_and_three_methods_with_fewer_rollouts(
+def test_the_short_form_is_an_env_and_three_methods_with_fewer_rollouts(
     steppo: tuple[StudyConfig, list[PlannedRun]],
 ) -> None:
     runs = plan_runs(steppo[0].shorten(), Path(), Path("runs"))

@@ -1,4 +1,4 @@
-"""What a study plans: every variant in every world with every seed, and what a mistake in its file says."""
+"""What a study plans: every variant in every environment with every seed; mistakes in its file."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stepwell.studies.study import run_study
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_every_variant_meets_every_world_before_the_next_seed_begins(tmp_path: Path) -> None:
+def test_every_variant_meets_every_env_before_the_next_seed_begins(tmp_path: Path) -> None:
     names = [run.name for run in planned(SMALL, tmp_path)]
     assert names == [
-        f"{world}-{variant}-seed{seed}"
+        f"{env}-{variant}-seed{seed}"
         for seed in (0, 1)
-        for world in ("lake", "big-lake")
+        for env in ("lake", "big-lake")
         for variant in ("steppo", "grpo")
     ]
 
 
-def test_variants_change_worlds_which_change_what_all_share(tmp_path: Path) -> None:
+def test_variants_change_envs_which_change_what_all_share(tmp_path: Path) -> None:
     runs = {run.name: run.config for run in planned(SMALL, tmp_path, device="cuda")}
     config = runs["big-lake-grpo-seed1"]
     assert (config.env.options["size"], config.env.options["hole_rate"]) == (5, 0.1)
@@ -47,7 +47,7 @@ def test_the_short_form_keeps_what_it_names_and_wins_over_variants(tmp_path: Pat
     assert runs[0].config.train.num_updates == 1 and runs[0].config.train.group_size == 2
 
 
-def test_a_study_without_worlds_is_in_that_of_its_base(tmp_path: Path) -> None:
+def test_a_study_without_envs_is_in_that_of_its_base(tmp_path: Path) -> None:
     text = 'name = "one"\nbase = "sokoban"\nseeds = [3]\n[[variants]]\nname = "plain"\n'
     assert [run.name for run in planned(text, tmp_path)] == ["sokoban-plain-seed3"]
 
@@ -149,10 +149,8 @@ def test_the_recipe_study_compares_all_recipes_on_equal_terms() -> None:
         assert recipe.name == run.variant.removesuffix("-half")
         assert (run.config.train.group_size == 8) == recipe.needs_groups
         assert recipe.reward_parts == ("task", "format") and run.config.rewards.scale == 0.1
-    for world in study.worlds:
-        assert {run.config.train.max_env_steps for run in runs if run.world == world.name} == {
-            world.env_steps
-        }
+    for env in study.environments:
+        assert {run.config.train.max_env_steps for run in runs if run.env == env.name} == {env.env_steps}
     assert len(plan_runs(study.shorten(), ROOT / "studies", Path("runs"))) == 3
 
 

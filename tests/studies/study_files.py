@@ -20,10 +20,10 @@ sampling.max_tokens = 8
 warm_start.num_demos = 8
 eval = { every = 2, num_tasks = 8 }
 train = { num_updates = 4, tasks_per_update = 4, group_size = 1 }
-[[worlds]]
+[[environments]]
 name = "lake"
 settings.env.options.size = 4
-[[worlds]]
+[[environments]]
 name = "big-lake"
 settings.env.options.size = 5
 [[variants]]
@@ -33,7 +33,7 @@ name = "grpo"
 settings = { recipe.name = "grpo", train.group_size = 2 }
 [quick]
 seeds = [0]
-worlds = ["lake"]
+environments = ["lake"]
 variants = ["grpo"]
 settings.train.num_updates = 1
 """
@@ -76,7 +76,7 @@ seeds = [0, 1, 2]
 env_steps = 100
 [settings]
 train = { tasks_per_update = 4, group_size = 1 }
-[[worlds]]
+[[environments]]
 name = "lake"
 [[variants]]
 name = "base"

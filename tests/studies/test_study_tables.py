@@ -114,10 +114,10 @@ tables = ["use", "golden", "dynamics", "time"]
 rollouts = 8
 [settings]
 train = { num_updates = 4, group_size = 1 }
-[[worlds]]
+[[environments]]
 name = "home"
 elsewhere.unseen.env.options.size = 5
-[[worlds]]
+[[environments]]
 name = "lake"
 [[variants]]
 name = "step"
@@ -127,12 +127,12 @@ settings = { recipe.name = "ppo" }
 [[variants]]
 name = "step-low"
 table = "Discounts"
-worlds = ["home"]
+environments = ["home"]
 settings.recipe.credit.gamma = 0.95
 [[variants]]
 name = "token-low"
 table = "Discounts"
-worlds = ["home"]
+environments = ["home"]
 settings.recipe = { name = "ppo", credit.gamma = 0.95 }
 [[variants]]
 name = "prompted"
@@ -143,7 +143,7 @@ values = [0.99, 0.95]
 lines = { "by step" = ["step", "step-low"], "by token" = ["token", "token-low"] }
 [quick]
 seeds = [0]
-worlds = ["home"]
+environments = ["home"]
 variants = ["step", "token"]
 rollouts = 4
 """
@@ -159,7 +159,7 @@ def write_run(run: PlannedRun) -> None:
     (folder / "config.toml").write_text("")
     num_updates = 0 if run.variant == "prompted" else 2
     monitor = JsonlMonitor()
-    monitor.start(RunInfo(folder, run.name, run.world, run.variant, run.seed, num_updates))
+    monitor.start(RunInfo(folder, run.name, run.env, run.variant, run.seed, num_updates))
     monitor.record(LogEntry("eval", 0, 0.0, 0, {"success": 0.2}))
     for update in range(1, num_updates + 1):
         values = {"reward": 0.25 * update, "time/rollout_s": 1.0 + run.seed, "time/update_s": 3.0}
@@ -168,10 +168,10 @@ def write_run(run: PlannedRun) -> None:
         monitor.record(LogEntry("update", update, 5.0 * update, 100 * update, values))
     monitor.close()
     after = AFTER[run.variant] + (0.1 if run.seed else -0.1)
-    summary = Summary(0.2, after, 100 * num_updates, 10.0, run.seed, run.variant, run.world, "finished")
+    summary = Summary(0.2, after, 100 * num_updates, 10.0, run.seed, run.variant, run.env, "finished")
     summary.more = {"num_updates": num_updates, "warm_start_s": 0.0}
     write_summary(folder, summary)
-    if run.world == "home":
+    if run.env == "home":
         golden = [4, 4, 6, 6]
         wins = [True, True, run.seed == 0, False]
         told = {"task": "t", "tokens": 10 * TURNS[run.variant], "calls": {"look": 2}, "score": 0.5}
@@ -198,8 +198,8 @@ def results(tmp_path: Path) -> Results:
     return collect_results(study, runs, is_quick=False, sessions=[])
 
 
-def rows_of(results: Results, world: str, title: str) -> dict[str, list[str]]:
-    found = next(table for table in make_tables(results, world) if table.title == title)
+def rows_of(results: Results, env: str, title: str) -> dict[str, list[str]]:
+    found = next(table for table in make_tables(results, env) if table.title == title)
     num_names = 2 if title.startswith("Sensitivity") else 1
     return {" ".join(row[:num_names]): row[num_names:] for row in found.rows}
 
@@ -262,7 +262,7 @@ def test_variants_apart_may_stand_beside_another_variant_and_are_compared_with_i
     rows = [line.split(" | ")[0] + " | " + line.split(" | ")[5] for line in apart.splitlines()[4:] if line]
     assert rows == ["| token | ≈ best", "| step-low | best", "| token-low | "]
     with pytest.raises(ConfigError, match=r"variant step-low, beside: unknown name 'nobody'"):
-        planned(tmp_path, text.replace('"token"\nworlds', '"nobody"\nworlds', 1))
+        planned(tmp_path, text.replace('"token"\nenvironments', '"nobody"\nenvironments', 1))
 
 
 def test_a_variant_that_is_not_trained_says_so_and_leaves_the_horizon_alone(results: Results) -> None:
@@ -279,8 +279,8 @@ def test_joined_parts_have_the_same_tables(results: Results, tmp_path: Path) -> 
     write_pages(tmp_path / "out", results)
     study, runs = planned(tmp_path)
     joined = join(study, runs, [tmp_path / "out" / "results.json"])
-    for world in ("home", "lake"):
-        assert make_tables(joined, world) == make_tables(results, world)
+    for env in ("home", "lake"):
+        assert make_tables(joined, env) == make_tables(results, env)
     for name in ("golden-success-home", "golden-extra-home", "dynamics-reward-lake", "sweep-gamma-home"):
         assert f"({name}.svg)" in write_table(results)
         ElementTree.fromstring((tmp_path / "out" / f"{name}.svg").read_text())
@@ -302,7 +302,7 @@ def order(tmp_path: Path, critic: str) -> list[str]:
     for name in ("token", "prompted"):
         text = text.replace(f'name = "{name}"\n', f'name = "{name}"\ngroup = "{name}"\n')
     study, runs = planned(tmp_path, text)
-    chosen = [run for run in runs if run.world == "lake"]
+    chosen = [run for run in runs if run.env == "lake"]
     return [run.name for run in _order_runs(_SessionPlan(study, runs, chosen, tmp_path, False))]
 
 
@@ -326,7 +326,7 @@ sampling.max_tokens = 8
 warm_start = { num_demos = 4, batch_size = 4 }
 eval = { every = 0, num_tasks = 2 }
 train = { num_updates = 1, tasks_per_update = 2, group_size = 1, num_tasks = 16 }
-[[worlds]]
+[[environments]]
 name = "lake"
 elsewhere.larger.env.options.size = 4
 [[variants]]

@@ -59,7 +59,7 @@ def add(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="PATTERN",
-        help="runs whose names match one (WORLD-VARIANT-seedN)",
+        help="runs whose names match one (ENV-VARIANT-seedN)",
     )
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="save and stop after this time")
     parser.add_argument(

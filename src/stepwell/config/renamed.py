@@ -1,4 +1,4 @@
-"""Tables of settings with a new name. The old name works for one release, with a warning.
+"""Settings with a new name. The old name works for one release, with a warning.
 
 What earlier versions stored (`config.toml`, `run.json`, a study's `plan.json`) is read by either name.
 """
@@ -35,6 +35,27 @@ def warn_of_old_tables(names: Iterable[str], where: str = "") -> None:
             text = f"the settings [{name}] are now called [{TABLES[name]}]"
             fix = f"write {TABLES[name]}.KEY instead of {name}.KEY; the old name goes with the next release"
             warnings.warn(f"{where}{text}: {fix}", FutureWarning, stacklevel=3)
+
+
+def rename_study_keys(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """A study's settings with `environments` instead of `worlds`: at the top, in variants and in `quick`."""
+    renamed: dict[str, Any] = dict(_rename_worlds(values))
+    if isinstance(variants := renamed.get("variants"), list):
+        renamed["variants"] = [_rename_worlds(item) for item in variants]
+    if "quick" in renamed:
+        renamed["quick"] = _rename_worlds(renamed["quick"])
+    if renamed != values:
+        fix = "write [[environments]] and environments = [...]; the old name goes with the next release"
+        text = f"{where}the worlds of a study are now called environments: {fix}"
+        warnings.warn(text, FutureWarning, stacklevel=3)
+    return renamed
+
+
+def _rename_worlds(values: Any) -> Any:
+    """Values that are no table stay as they are: validation tells what is wrong with them."""
+    if not isinstance(values, Mapping) or "environments" in values:
+        return values
+    return {"environments" if key == "worlds" else key: value for key, value in values.items()}
 
 
 def merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The settings of a study: which runs are compared, under equal conditions.
 
-    name = "recipes"                       a study is worlds x variants x seeds
+    name = "recipes"                       a study is environments x variants x seeds
     base = "frozenlake"                    a preset, or a TOML file beside this one; optional
     seeds = [0, 1, 2]
     env_steps = 200_000                    every run ends after so many environment steps
@@ -8,7 +8,7 @@
     [settings]                             for all runs, on top of the base
     train.tasks_per_update = 128
 
-    [[worlds]]                             environments; optional: by default that of the base
+    [[environments]]                       optional: by default that of the base
     name = "lake"
     settings = { env.options.size = 4 }
 
@@ -19,7 +19,8 @@
     [quick]                                changes for the short form (`--quick`)
     seeds = [0]
 
-    base (the world's, else the study's) < settings < world < variant < quick.settings: later ones win
+    base (the environment's, else the study's) < settings < environment < variant < quick.settings:
+    later ones win
 
 Invariants
 * Names become folder names, so they are plain, and no two runs have the same one.
@@ -44,7 +45,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from stepwell.config.base import Settings
 from stepwell.config.loading import load_config
-from stepwell.config.renamed import merge_tables
+from stepwell.config.renamed import merge_tables, rename_study_keys
 from stepwell.config.run import RunConfig
 from stepwell.config.writing import format_toml
 from stepwell.core.errors import ConfigError
@@ -76,7 +77,7 @@ class _Named(Settings):
         return name
 
 
-class WorldConfig(_Named):
+class StudyEnvConfig(_Named):
     """One environment in which all variants run; results are grouped by it."""
 
     base: str | None = Field(None, description="preset or TOML file of this environment; None: the study's")
@@ -95,7 +96,7 @@ class VariantConfig(_Named):
     beside: str | None = Field(
         None, description="with `table`: the variant of the main table to show in it; None: the baseline"
     )
-    worlds: tuple[str, ...] | None = Field(None, description="run only in these environments; None: in all")
+    environments: tuple[str, ...] | None = Field(None, description="run only in these; None: in all")
     note: str = Field("", description="shown below the table")
 
 
@@ -121,7 +122,7 @@ class QuickConfig(Settings):
     """Changes for the short form; None changes nothing."""
 
     seeds: tuple[int, ...] | None = None
-    worlds: tuple[str, ...] | None = Field(None, description="names of those that are kept")
+    environments: tuple[str, ...] | None = Field(None, description="names of those that are kept")
     variants: tuple[str, ...] | None = Field(None, description="names of those that are kept")
     env_steps: int | None = Field(None, ge=1, description="environment steps of each run")
     rollouts: int | None = Field(None, ge=1, description="trajectories of an update")
@@ -146,22 +147,22 @@ class StudyConfig(_Named):
     sweeps: tuple[SweepConfig, ...] = ()
     share_warm_start: bool = Field(True, description="runs with the same warm start make it once")
     keep: Literal["none", "best", "all"] = Field("best", description="checkpoints kept of a finished run")
-    worlds: tuple[WorldConfig, ...] = ()
+    environments: tuple[StudyEnvConfig, ...] = ()
     variants: tuple[VariantConfig, ...] = Field(min_length=1)
     quick: QuickConfig = Field(default_factory=QuickConfig)
 
     @model_validator(mode="after")
     def _check_consistency(self) -> StudyConfig:
         _check_distinct("seeds", self.seeds)
-        _check_distinct("worlds", [world.name for world in self.worlds])
+        _check_distinct("environments", [env.name for env in self.environments])
         _check_distinct("variants", [variant.name for variant in self.variants])
         known = [variant.name for variant in self.variants]
         _check_known("baseline", [self.baseline] if self.baseline else [], known)
         _check_known("quick.variants", self.quick.variants or (), known)
-        worlds = [world.name for world in self.worlds]
-        _check_known("quick.worlds", self.quick.worlds or (), worlds)
+        envs = [env.name for env in self.environments]
+        _check_known("quick.environments", self.quick.environments or (), envs)
         for variant in self.variants:
-            _check_known(f"variant {variant.name}, worlds", variant.worlds or (), worlds)
+            _check_known(f"variant {variant.name}, environments", variant.environments or (), envs)
             _check_known(f"variant {variant.name}, beside", [variant.beside] if variant.beside else [], known)
         for sweep in self.sweeps:
             _check_known(
@@ -178,9 +179,10 @@ class StudyConfig(_Named):
     def shorten(self) -> StudyConfig:
         """The study that `--quick` runs."""
         quick = self.quick
-        worlds = [world for world in self.worlds if quick.worlds is None or world.name in quick.worlds]
+        kept = quick.environments
+        envs = [env for env in self.environments if kept is None or env.name in kept]
         if quick.env_steps is not None:
-            worlds = [world.model_copy(update={"env_steps": quick.env_steps}) for world in worlds]
+            envs = [env.model_copy(update={"env_steps": quick.env_steps}) for env in envs]
         variants = [item for item in self.variants if quick.variants is None or item.name in quick.variants]
         variants = [
             v.model_copy(update={"settings": merge_tables(v.settings, quick.settings)}) for v in variants
@@ -193,7 +195,7 @@ class StudyConfig(_Named):
             "sweeps": tuple(
                 s for s in self.sweeps if all(known.issuperset(line) for line in s.lines.values())
             ),
-            "worlds": tuple(worlds),
+            "environments": tuple(envs),
             "variants": tuple(variants),
             "quick": QuickConfig(),
         }
@@ -204,7 +206,7 @@ class StudyConfig(_Named):
 class PlannedRun:
     """One run of a study: `lake-grpo-seed1`."""
 
-    world: str
+    env: str
     variant: str
     seed: int
     config: RunConfig
@@ -212,7 +214,7 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        return f"{self.world}-{self.variant}-seed{self.seed}"
+        return f"{self.env}-{self.variant}-seed{self.seed}"
 
 
 def load_study(path: Path) -> StudyConfig:
@@ -224,7 +226,7 @@ def load_study(path: Path) -> StudyConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     try:
-        return StudyConfig.model_validate(values)
+        return StudyConfig.model_validate(rename_study_keys(values, f"{path}: "))
     except ValidationError as error:
         problems = list(dict.fromkeys(_describe_problem(found) for found in error.errors(include_url=False)))
         if len(problems) == 1:
@@ -238,15 +240,15 @@ def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None
 
     `beside` is the folder of the study file, `folder` that of the run folders.
     """
-    worlds = study.worlds or (_make_base_world(study, _find_base(study.base, beside)),)
+    envs = study.environments or (_make_base_env(study, _find_base(study.base, beside)),)
     runs = []
     for seed in study.seeds:
-        for world in worlds:
-            base = _find_base(world.base or study.base, beside)
+        for env in envs:
+            base = _find_base(env.base or study.base, beside)
             for variant in study.variants:
-                if variant.worlds is not None and world.name not in variant.worlds:
+                if variant.environments is not None and env.name not in variant.environments:
                     continue
-                name = f"{world.name}-{variant.name}-seed{seed}"
+                name = f"{env.name}-{variant.name}-seed{seed}"
                 own = {
                     "seed": seed,
                     "name": name,
@@ -259,12 +261,12 @@ def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None
                         else {}
                     ),
                 }
-                config = _run_config(study, base, world, variant, own)
+                config = _run_config(study, base, env, variant, own)
                 others = {
-                    place: _run_config(study, base, world, variant, merge_tables(own, settings))
-                    for place, settings in world.elsewhere.items()
+                    place: _run_config(study, base, env, variant, merge_tables(own, settings))
+                    for place, settings in env.elsewhere.items()
                 }
-                runs.append(PlannedRun(world.name, variant.name, seed, config, others))
+                runs.append(PlannedRun(env.name, variant.name, seed, config, others))
     _check_distinct("runs", [run.name for run in runs])
     return runs
 
@@ -284,21 +286,19 @@ def _find_base(base: str | None, beside: Path) -> str | None:
     return str(beside / base) if base is not None and (beside / base).exists() else base
 
 
-def _make_base_world(study: StudyConfig, base: str | None) -> WorldConfig:
+def _make_base_env(study: StudyConfig, base: str | None) -> StudyEnvConfig:
     """The environment of a study that names none: that of the base and the shared settings."""
     name = load_config(base, list(_make_overrides(study.settings))).env.name
-    return WorldConfig(name=re.sub(r"[^A-Za-z0-9_.+-]+", "-", name))
+    return StudyEnvConfig(name=re.sub(r"[^A-Za-z0-9_.+-]+", "-", name))
 
 
 def _run_config(
-    study: StudyConfig, base: str | None, world: WorldConfig, variant: VariantConfig, own: dict[str, Any]
+    study: StudyConfig, base: str | None, env: StudyEnvConfig, variant: VariantConfig, own: dict[str, Any]
 ) -> RunConfig:
-    settings = merge_tables(
-        merge_tables(merge_tables(QUIET, study.settings), world.settings), variant.settings
-    )
+    settings = merge_tables(merge_tables(merge_tables(QUIET, study.settings), env.settings), variant.settings)
     given = merge_tables(settings, own)
-    where = f"study {study.name}, variant {variant.name} on {world.name}"
-    budget = world.env_steps or study.env_steps
+    where = f"study {study.name}, variant {variant.name} on {env.name}"
+    budget = env.env_steps or study.env_steps
     try:
         config = load_config(base, list(_make_overrides(given)))
         if study.rollouts is not None:
@@ -355,7 +355,7 @@ def _check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
 
 
 _TABLES: dict[str, type[Settings]] = {
-    "worlds": WorldConfig,
+    "environments": StudyEnvConfig,
     "variants": VariantConfig,
     "quick": QuickConfig,
     "sweeps": SweepConfig,

@@ -34,9 +34,9 @@ def write_pages(folder: Path, results: Results) -> None:
     """Write every output file; each is replaced in one step."""
     atomic_write(folder / "results.json", json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
     atomic_write(folder / "table.md", write_table(results))
-    for world in results.rows:
-        atomic_write(folder / f"curves-{world}.svg", draw_curves(results, world))
-        for further in make_tables(results, world):
+    for env in results.rows:
+        atomic_write(folder / f"curves-{env}.svg", draw_curves(results, env))
+        for further in make_tables(results, env):
             for plot in further.plots:
                 atomic_write(folder / f"{plot.name}.svg", plot.svg)
     atomic_write(folder / "study.html", render_page(results))
@@ -48,13 +48,13 @@ def write_table(results: Results) -> str:
     parts = [f"# {study.title or study.name}", ""]
     parts += [study.note.strip(), ""] if study.note else []
     parts += [" ".join(_explain_terms(results)), ""]
-    for world, rows in results.rows.items():
-        parts += [f"## {world}", "", _explain_area(results, world), ""]
-        for title, head, chosen in _world_tables(rows):
+    for env, rows in results.rows.items():
+        parts += [f"## {env}", "", _explain_area(results, env), ""]
+        for title, head, chosen in _select_tables(rows):
             parts += [f"### {title}", ""] if title else []
             parts += [*_format_markdown(head, [_format_row(row, head) for row in chosen]), ""]
-        parts += [f"![curves](curves-{world}.svg)", ""]
-        for further in make_tables(results, world):
+        parts += [f"![curves](curves-{env}.svg)", ""]
+        for further in make_tables(results, env):
             parts += [
                 f"### {further.title}",
                 "",
@@ -73,26 +73,26 @@ def write_table(results: Results) -> str:
     return "\n".join(parts)
 
 
-def draw_curves(results: Results, world: str) -> str:
+def draw_curves(results: Results, env: str) -> str:
     """One SVG image: a panel of held-out success for every group of variants."""
-    panels = _make_panels(results, world)
+    panels = _make_panels(results, env)
     parts = []
     for index, (name, series) in enumerate(panels):
         chart = draw_line_chart(
             series,
-            title=f"held-out success in {world}, {name or 'all'}",
+            title=f"held-out success in {env}, {name or 'all'}",
             x_label="environment steps",
             width=_WIDTH,
             height=_PANEL,
-            x_range=(0.0, max(results.horizons[world], 1.0)),
+            x_range=(0.0, max(results.horizons[env], 1.0)),
             y_range=(0.0, 1.0),
             legend=True,
         )
         top = index * (_PANEL + _TITLE)
-        parts.append(make_text(4, top + 15, f"{world}: {name}" if name else world, more="font-weight:600;"))
+        parts.append(make_text(4, top + 15, f"{env}: {name}" if name else env, more="font-weight:600;"))
         parts.append(make_element("g", chart, transform=f"translate(0 {top + _TITLE})"))
     height = max(1, len(panels)) * (_PANEL + _TITLE)
-    return make_svg(_WIDTH, height, f"held-out success in {world} over environment steps", parts)
+    return make_svg(_WIDTH, height, f"held-out success in {env} over environment steps", parts)
 
 
 def render_page(results: Results) -> str:
@@ -107,27 +107,27 @@ def render_page(results: Results) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    worlds = [
+    envs = [
         {
-            "name": world,
-            "area": _explain_area(results, world),
+            "name": env,
+            "area": _explain_area(results, env),
             "tables": [
                 (title, head, [(row, _format_row(row, head)) for row in chosen])
-                for title, head, chosen in _world_tables(rows)
+                for title, head, chosen in _select_tables(rows)
             ],
-            "further": make_tables(results, world),
+            "further": make_tables(results, env),
             "bars": draw_bar_chart(
-                _make_bars(rows), title=f"held-out success in {world}", width=_WIDTH, high=1.0
+                _make_bars(rows), title=f"held-out success in {env}", width=_WIDTH, high=1.0
             ),
-            "curves": draw_curves(results, world),
+            "curves": draw_curves(results, env),
         }
-        for world, rows in results.rows.items()
+        for env, rows in results.rows.items()
     ]
     return environment.get_template("study.html.jinja").render(
         study=results.study,
         is_quick=results.is_quick,
         terms=_explain_terms(results),
-        worlds=worlds,
+        envs=envs,
         problems=_list_problems(results),
         setup=_describe_setup(results),
         runs=results.runs,
@@ -139,7 +139,7 @@ def render_page(results: Results) -> str:
 _HEAD = ("variant", "seeds", "before", "after", "", "best seen", "area", "updates/min", "env steps")
 
 
-def _world_tables(rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
+def _select_tables(rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
     """Title, head and rows: the main table, then the extra tables, each with the row to compare with."""
     elsewhere = list(dict.fromkeys(name for row in rows for name in row.elsewhere))
     head = [*_HEAD[:4], *elsewhere, *_HEAD[4:]]
@@ -206,8 +206,8 @@ def _explain_terms(results: Results) -> list[str]:
     return [*sentences, "Updates per minute are for runs side by side, evaluations included."]
 
 
-def _explain_area(results: Results, world: str) -> str:
-    return f"Area: mean success over the first {results.horizons[world]:,.0f} environment steps."
+def _explain_area(results: Results, env: str) -> str:
+    return f"Area: mean success over the first {results.horizons[env]:,.0f} environment steps."
 
 
 def _list_problems(results: Results) -> list[str]:
@@ -258,7 +258,7 @@ def _make_bars(rows: list[Row]) -> list[Bar]:
     ]
 
 
-def _make_panels(results: Results, world: str) -> list[tuple[str, list[Series]]]:
+def _make_panels(results: Results, env: str) -> list[tuple[str, list[Series]]]:
     """Lines of an environment in panels: by group, and no more per panel than there are colours."""
     groups: dict[str, list[str]] = {}
     for variant in results.study.variants:
@@ -267,15 +267,15 @@ def _make_panels(results: Results, world: str) -> list[tuple[str, list[Series]]]
     for group, names in groups.items():
         for start in range(0, len(names), PER_PANEL):
             chosen = names[start : start + PER_PANEL]
-            series = [_make_series(results, world, name, index) for index, name in enumerate(chosen)]
+            series = [_make_series(results, env, name, index) for index, name in enumerate(chosen)]
             if results.study.first not in chosen:
-                series.append(_make_series(results, world, results.study.first, GREY, is_guest=True))
+                series.append(_make_series(results, env, results.study.first, GREY, is_guest=True))
             panels.append((group, [item for item in series if item.x]))
     return [panel for panel in panels if panel[1]] or [("", [])]
 
 
-def _make_series(results: Results, world: str, variant: str, color: int, *, is_guest: bool = False) -> Series:
-    mine = [run for run in results.runs if (run.world, run.variant) == (world, variant) and run.is_done]
+def _make_series(results: Results, env: str, variant: str, color: int, *, is_guest: bool = False) -> Series:
+    mine = [run for run in results.runs if (run.env, run.variant) == (env, variant) and run.is_done]
     found: dict[str, Any] = mean_curve([run.curve for run in mine])
     has_band = len(mine) > 1 and not is_guest
     return Series(

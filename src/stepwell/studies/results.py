@@ -41,7 +41,7 @@ class RunResult:
     """One run. `status` is one of DONE, `failed` (see `error`), `unfinished` or `waiting`."""
 
     name: str
-    world: str
+    env: str
     variant: str
     seed: int
     status: str
@@ -97,7 +97,7 @@ class Figure:
 class Row:
     """One variant in one environment, over its finished seeds."""
 
-    world: str
+    env: str
     variant: str
     group: str
     note: str
@@ -173,7 +173,7 @@ def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) 
         machines += part["machines"]
         sessions += part.get("sessions", part.get("sittings", []))
         for values in part["runs"]:
-            result = RunResult(**values | {"curve": [(int(x), y) for x, y in values["curve"]]})
+            result = _restore_result(values)
             if result.is_done or result.name not in found:
                 found[result.name] = result
     if len(kinds) > 1:
@@ -183,10 +183,16 @@ def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) 
     if unknown := sorted(found.keys() - {run.name for run in runs}):
         raise ConfigError(f"--join: the study has no run {unknown[0]}; are the files of another one?")
     results = [
-        found.get(run.name) or RunResult(run.name, run.world, run.variant, run.seed, "waiting")
-        for run in runs
+        found.get(run.name) or RunResult(run.name, run.env, run.variant, run.seed, "waiting") for run in runs
     ]
     return _make_results(study, runs, results, kinds.pop(), machines, sessions)
+
+
+def _restore_result(values: dict[str, Any]) -> RunResult:
+    """A run of a results file; earlier versions called its environment `world`."""
+    env = values.get("env") or values["world"]
+    rest = {name: value for name, value in values.items() if name != "world"}
+    return RunResult(**rest | {"env": env, "curve": [(int(x), y) for x, y in values["curve"]]})
 
 
 def _read_results(file: Path, study: StudyConfig) -> dict[str, Any]:
@@ -208,16 +214,16 @@ def _make_results(
     machines: Sequence[dict[str, Any]],
     sessions: list[dict[str, Any]],
 ) -> Results:
-    worlds = list(dict.fromkeys(run.world for run in runs))
-    budgets = {run.world: run.config.train.max_env_steps for run in runs}
+    envs = list(dict.fromkeys(run.env for run in runs))
+    budgets = {run.env: run.config.train.max_env_steps for run in runs}
     horizons, rows = {}, {}
-    for world in worlds:
-        here = [result for result in results if result.world == world]
+    for env in envs:
+        here = [result for result in results if result.env == env]
         steps = [result.env_steps for result in here if result.is_done and result.updates]
-        horizons[world] = float(budgets[world] or min(steps, default=0))
+        horizons[env] = float(budgets[env] or min(steps, default=0))
         for result in here:
-            result.area = area(result.curve, horizons[world]) if result.is_done else None
-        rows[world] = _make_rows(study, world, here, budgets[world])
+            result.area = area(result.curve, horizons[env]) if result.is_done else None
+        rows[env] = _make_rows(study, env, here, budgets[env])
     distinct = [machine for index, machine in enumerate(machines) if machine not in machines[:index]]
     return Results(study, is_quick, results, rows, horizons, distinct, sessions)
 
@@ -260,7 +266,7 @@ def mean_curve(
 
 def _read_result(run: PlannedRun) -> RunResult:
     folder = Path(run.config.folder) / run.name
-    result = RunResult(run.name, run.world, run.variant, run.seed, read_status(folder))
+    result = RunResult(run.name, run.env, run.variant, run.seed, read_status(folder))
     if result.status == "failed":
         result.error = (folder / ERROR_FILE).read_text(encoding="utf-8").strip()
     entries = _read_entries(folder)
@@ -301,7 +307,7 @@ def _read_entries(folder: Path) -> list[Any]:
         return []
 
 
-def _make_rows(study: StudyConfig, world: str, results: Sequence[RunResult], budget: int | None) -> list[Row]:
+def _make_rows(study: StudyConfig, env: str, results: Sequence[RunResult], budget: int | None) -> list[Row]:
     """The baseline, then the others from best to worst; those without figures come last."""
     rows = []
     for variant in study.variants:
@@ -310,7 +316,7 @@ def _make_rows(study: StudyConfig, world: str, results: Sequence[RunResult], bud
             continue
         done = [result for result in mine if result.is_done]
         row = Row(
-            world,
+            env,
             variant.name,
             variant.group,
             variant.note,

@@ -1,13 +1,13 @@
 """Studies: many runs, side by side, in as many sessions as needed, compared in one table.
 
     run_study
-      ├─ plan_runs, _check_runs        worlds x variants x seeds; refused before anything runs
+      ├─ plan_runs, _check_runs        environments x variants x seeds; refused before anything runs
       ├─ lock_folder                   one session at a time in a folder
       ├─ adopt_folder                  earlier sessions of the folder must have had the same runs
       ├─ _run_queue                    a process per run until all are done, the time is up, or Ctrl-C
-      └─ collect_results, write_pages  results.json, table.md, curves-WORLD.svg, study.html
+      └─ collect_results, write_pages  results.json, table.md, curves-ENV.svg, study.html
 
-    FOLDER/  plan.json  runs/WORLD-VARIANT-seedN/  warm/ (shared warm starts)  logs/  and the outputs
+    FOLDER/  plan.json  runs/ENV-VARIANT-seedN/  warm/ (shared warm starts)  logs/  and the outputs
 
 Invariants
 * A folder holds one study. Runs may be added to it; an existing run keeps its settings. A study file with
@@ -249,16 +249,16 @@ def _check_runs(runs: Sequence[PlannedRun]) -> None:
 
     seen: set[tuple[str, str]] = set()
     for run in runs:
-        if (run.world, run.variant) in seen:
+        if (run.env, run.variant) in seen:
             continue
-        seen.add((run.world, run.variant))
+        seen.add((run.env, run.variant))
         components = Components(run.config)
         try:
             if not components.is_robot:  # which has checked a robot's settings
                 _ = components.language.agent
             components.close()
         except StepwellError as error:
-            raise ConfigError(f"variant {run.variant} on {run.world}: {error}") from error
+            raise ConfigError(f"variant {run.variant} on {run.env}: {error}") from error
 
 
 def _num_cores() -> int:

@@ -46,18 +46,18 @@ class StudyTable:
     plots: list[Plot] = field(default_factory=list)
 
 
-def make_tables(results: Results, world: str) -> list[StudyTable]:
+def make_tables(results: Results, env: str) -> list[StudyTable]:
     """All tables that the study asks for and this environment has figures for, in the order of its file."""
-    made = [_TABLES[name](results, world) for name in results.study.tables]
-    made += [_make_sweep(results, world, sweep) for sweep in results.study.sweeps]
+    made = [_TABLES[name](results, env) for name in results.study.tables]
+    made += [_make_sweep(results, env, sweep) for sweep in results.study.sweeps]
     return [table for table in made if table is not None]
 
 
-def _select_finished(results: Results, world: str) -> dict[str, list[RunResult]]:
+def _select_finished(results: Results, env: str) -> dict[str, list[RunResult]]:
     """Finished runs of an environment by variant, in the order of the study."""
     found: dict[str, list[RunResult]] = {}
     for variant in results.study.variants:
-        runs = [run for run in results.runs if (run.world, run.variant) == (world, variant.name)]
+        runs = [run for run in results.runs if (run.env, run.variant) == (env, variant.name)]
         if finished := [run for run in runs if run.is_done]:
             found[variant.name] = finished
     return found
@@ -77,8 +77,8 @@ def _format_number(value: float | None, digits: int = 2) -> str:
 _USE = {"turns": "turns", "tokens": "response tokens", "score": "score", "lost_calls": "calls not done"}
 
 
-def _make_use(results: Results, world: str) -> StudyTable | None:
-    runs = _select_finished(results, world)
+def _make_use(results: Results, env: str) -> StudyTable | None:
+    runs = _select_finished(results, env)
     names = list(dict.fromkeys(name for mine in runs.values() for run in mine for name in run.use))
     if not names:
         return None
@@ -99,8 +99,8 @@ def _make_use(results: Results, world: str) -> StudyTable | None:
 # --- by the length of the shortest plan ---------------------------------------------------------
 
 
-def _make_golden(results: Results, world: str) -> StudyTable | None:
-    runs = _select_finished(results, world)
+def _make_golden(results: Results, env: str) -> StudyTable | None:
+    runs = _select_finished(results, env)
     pooled = {variant: _pool_seeds(mine) for variant, mine in runs.items() if any(run.golden for run in mine)}
     lengths = sorted({length for found in pooled.values() for length in found})
     if not lengths:
@@ -129,7 +129,7 @@ def _make_golden(results: Results, world: str) -> StudyTable | None:
         plot
         for what, points in lines.items()
         for plot in _make_panels(
-            results, world, f"golden-{what.split()[0]}", what, "turns of the shortest plan", points
+            results, env, f"golden-{what.split()[0]}", what, "turns of the shortest plan", points
         )
     ]
     return StudyTable("By the shortest plan", note, head, rows, plots)
@@ -161,8 +161,8 @@ def _golden_cell(found: tuple[int, float, float | None] | None) -> str:
 _DYNAMICS = {"reward": "training reward", "critic_loss": "critic loss", "explained": "explained variance"}
 
 
-def _make_dynamics(results: Results, world: str) -> StudyTable | None:
-    runs = _select_finished(results, world)
+def _make_dynamics(results: Results, env: str) -> StudyTable | None:
+    runs = _select_finished(results, env)
     tracks = {v: [run for run in mine if run.tracks] for v, mine in runs.items()}
     tracks = {v: mine for v, mine in tracks.items() if mine}
     if not tracks:
@@ -186,7 +186,7 @@ def _make_dynamics(results: Results, world: str) -> StudyTable | None:
         }
         means = {v: _join_points(mean_curve(curves)) for v, curves in points.items()}
         plots += _make_panels(
-            results, world, f"dynamics-{name.replace('_', '-')}", _DYNAMICS[name], "updates", means
+            results, env, f"dynamics-{name.replace('_', '-')}", _DYNAMICS[name], "updates", means
         )
     note = (
         "Training reward is the reward of training episodes; critic loss is the mean squared error; "
@@ -213,10 +213,8 @@ def _mean_quarters(runs: Sequence[RunResult], name: str) -> list[str]:
 # --- time ------------------------------------------------------------------------------
 
 
-def _make_time(results: Results, world: str) -> StudyTable | None:
-    runs = {
-        v: [run.times for run in mine if run.times] for v, mine in _select_finished(results, world).items()
-    }
+def _make_time(results: Results, env: str) -> StudyTable | None:
+    runs = {v: [run.times for run in mine if run.times] for v, mine in _select_finished(results, env).items()}
     rows = []
     for variant, times in runs.items():
         if times:
@@ -241,8 +239,8 @@ def _make_time(results: Results, world: str) -> StudyTable | None:
 # --- one setting at several values --------------------------------------------------------------
 
 
-def _make_sweep(results: Results, world: str, sweep: SweepConfig) -> StudyTable | None:
-    runs = _select_finished(results, world)
+def _make_sweep(results: Results, env: str, sweep: SweepConfig) -> StudyTable | None:
+    runs = _select_finished(results, env)
     if not any(variant in runs for names in sweep.lines.values() for variant in names[1:]):
         return None
     head = [sweep.name, "value", "success", "score", "response tokens", "turns"]
@@ -258,9 +256,9 @@ def _make_sweep(results: Results, world: str, sweep: SweepConfig) -> StudyTable 
         lines[line] = [(value, height) for value, height in heights if height is not None]
     series = _make_lines(lines)
     svg = draw_line_chart(
-        series, title=f"{world}: success by {sweep.name}", x_label=sweep.name, width=WIDTH, height=HEIGHT
+        series, title=f"{env}: success by {sweep.name}", x_label=sweep.name, width=WIDTH, height=HEIGHT
     )
-    plots = [Plot(f"sweep-{sweep.name}-{world}", f"success by {sweep.name}", svg)]
+    plots = [Plot(f"sweep-{sweep.name}-{env}", f"success by {sweep.name}", svg)]
     note = f"{sweep.note} Change: from the first value to the last, as a share of the first.".strip()
     return StudyTable(f"Sensitivity to {sweep.name}", note, head, rows, plots)
 
@@ -284,7 +282,7 @@ def _format_change(column: Sequence[float | None]) -> str:
 
 
 def _make_panels(
-    results: Results, world: str, name: str, title: str, x_label: str, lines: dict[str, list[Any]]
+    results: Results, env: str, name: str, title: str, x_label: str, lines: dict[str, list[Any]]
 ) -> list[Plot]:
     """Lines in panels of at most `PER_PANEL`: the main variants by group, the baseline in each."""
     groups: dict[str, list[str]] = {}
@@ -299,14 +297,14 @@ def _make_panels(
             guest = {first: lines[first]} if lines.get(first) and first not in chosen else {}
             svg = draw_line_chart(
                 [*_make_lines(chosen), *_make_lines(guest, dashed=True)],
-                title=f"{world}: {title}",
+                title=f"{env}: {title}",
                 x_label=x_label,
                 width=WIDTH,
                 height=HEIGHT,
                 legend=True,
             )
             number = f"-{len(plots) + 1}" if plots else ""
-            plots.append(Plot(f"{name}-{world}{number}", f"{title}, {group}" if group else title, svg))
+            plots.append(Plot(f"{name}-{env}{number}", f"{title}, {group}" if group else title, svg))
     return plots
 
 
