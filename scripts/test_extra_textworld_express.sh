@@ -20,4 +20,4 @@ fi
 
 # without the shared set-up of the tests, which wants torch: the worlds need none of it; without the plugin of
 # hypothesis, whose late import can meet the end of a connection to Java and then fails (a bug of Python 3.11)
-PYTHONPATH=src OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --noconftest -p no:hypothesispytest tests/envs/test_java_worlds.py "$@"
+PYTHONPATH=src OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --noconftest -p no:hypothesispytest tests/envs/test_java_envs.py "$@"

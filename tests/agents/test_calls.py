@@ -260,5 +260,5 @@ def test_a_plan_is_cut_into_turns_with_the_answer_alone() -> None:
     assert ActionSpace().first_turn([]) == []
 
 
-def test_observation_texts_of_tools_are_those_of_the_world() -> None:
+def test_observation_texts_of_tools_are_those_of_the_env() -> None:
     assert agent().first_prompt(Observation("Who?")) == "Who?"

@@ -39,7 +39,7 @@ def test_a_reply_that_could_not_be_read_is_told_first() -> None:
     assert agent().next_prompt(SEEN, [PastTurn((), "bad"), PastTurn((look(),))]) == "A room."
 
 
-def test_worlds_without_tools_tell_problems_only_where_asked() -> None:
+def test_envs_without_tools_tell_problems_only_where_asked() -> None:
     assert agent(NAMES).next_prompt(SEEN, [PastTurn((), "'Jump' is not an action")]) == "A room."
     told = agent(NAMES, tell_problems=True).next_prompt(SEEN, [PastTurn((), "'Jump' is not an action")])
     assert told == "Your last reply could not be read: 'Jump' is not an action.\nA room."
@@ -61,7 +61,7 @@ def test_steps_tell_the_observation_and_what_was_done() -> None:
     ]
     assert agent(memory="steps").first_prompt(SEEN) == agent(memory="steps").next_prompt(SEEN) == "A room."
     names = agent(NAMES, memory="steps")
-    assert names.next(SEEN, [PastTurn(("Up", "Down")), PastTurn((), "bad")]) == (
+    assert names.next_prompt(SEEN, [PastTurn(("Up", "Down")), PastTurn((), "bad")]) == (
         "A room.\nDone so far:\n1. Up,Down\n2. nothing"
     )
 

@@ -13,10 +13,10 @@ from stepwell.config.run import AgentConfig
 from stepwell.core import ActionSpace, EnvDescription, InputError
 
 NAMES = ("Left", "Down", "Right", "turn left")
-WORLD = EnvDescription("lake", "Walk.", ActionSpace(NAMES, max_per_turn=3), max_turns=5)
-TEXT_WORLD = EnvDescription("shop", "Buy.", ActionSpace(), max_turns=5)
+LAKE = EnvDescription("lake", "Walk.", ActionSpace(NAMES, max_per_turn=3), max_turns=5)
+SHOP = EnvDescription("shop", "Buy.", ActionSpace(), max_turns=5)
 AGENTS = {
-    name: Agent(WORLD, AgentConfig(strategy=name))  # type: ignore[arg-type]
+    name: Agent(LAKE, AgentConfig(strategy=name))  # type: ignore[arg-type]
     for name in STRATEGIES
 }
 
@@ -151,7 +151,7 @@ def test_fields_are_read_also_where_the_form_is_broken() -> None:
 
 
 def test_free_text_is_one_action_with_its_own_capitals_and_commas() -> None:
-    agent = Agent(TEXT_WORLD, AgentConfig())
+    agent = Agent(SHOP, AgentConfig())
     text = agent.write(["search[Red shoes, size 9]"])
     assert agent.read(text).actions == ("search[Red shoes, size 9]",)
     assert agent.read(text).is_strict

@@ -63,7 +63,7 @@ def test_the_state_form_decides_instruction_and_example() -> None:
     assert "_G" not in words
 
 
-def test_without_a_wish_the_form_is_the_first_that_the_world_shows() -> None:
+def test_without_a_wish_the_form_is_the_first_that_the_env_shows() -> None:
     forms = (StateForm.STRUCTURED, StateForm.NATURAL_LANGUAGE)
     suited = lake(examples={form: ExampleTurn("Here.", "So.", "There.", "Up") for form in forms})
     assert Agent(suited, AgentConfig(strategy="grounding")).form is StateForm.STRUCTURED
@@ -78,7 +78,7 @@ def test_a_form_without_an_example_shows_none_where_the_form_matters() -> None:
     assert "Example" not in agent("no_think", description=lake(examples={})).system_prompt()
 
 
-def test_no_prompt_says_what_the_world_does_not() -> None:
+def test_no_prompt_says_what_the_env_does_not() -> None:
     for name, form in itertools.product(STRATEGIES, StateForm):
         assert "slip" not in agent(name, form).system_prompt().lower()
 

@@ -15,7 +15,7 @@ from tests.rollout.chat_server import ChatServer, chatting, refusal
 from stepwell.cli.main import main
 from stepwell.monitors.replays import load_replays
 
-WORLD = ["env.options={size=3, max_turns=2}", "recipe.name=grpo", "sampling.max_tokens=8"]
+SMALL = ["env.options={size=3, max_turns=2}", "recipe.name=grpo", "sampling.max_tokens=8"]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def server(running: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def asked(server: ChatServer, *more: str) -> list[str]:
-    return ["eval", "--endpoint", server.url, "--model", "org/outside-1", "--num-tasks", "4", *more, *WORLD]
+    return ["eval", "--endpoint", server.url, "--model", "org/outside-1", "--num-tasks", "4", *more, *SMALL]
 
 
 def test_an_outside_model_is_measured_and_everything_kept_in_a_folder(
@@ -64,7 +64,7 @@ def test_an_outside_model_is_measured_and_everything_kept_in_a_folder(
 def test_trained_and_outside_models_stand_in_one_table(
     server: ChatServer, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ["--num-tasks", "4", "agent.strategy=no_think", *WORLD]
+    settings = ["--num-tasks", "4", "agent.strategy=no_think", *SMALL]
     assert main(["eval", str(run), "--report", "--output", "ours", *settings]) == 0
     assert main([*asked(server, str(run), "agent.strategy=free_think"), "--output", "theirs"]) == 0
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Recipes and worlds as the command line shows them, and a world of one's own."""
+"""Recipes and environments as the command line shows them, and an environment of one's own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_recipes_as_json_hold_what_the_recipes_hold(capsys: pytest.CaptureFixtur
     assert one in listed
 
 
-def test_every_world_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_env_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "envs", "list")
     for name in list_env_names():
         assert f"\n{name} " in out
@@ -58,7 +58,7 @@ def test_every_world_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_world_is_shown_as_its_options_make_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_env_is_shown_as_its_options_make_it(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "envs", "show", "frozenlake", "--set", "size=6", "--set", "max_turns=7")
     assert "actions: Up, Down, Left, Right; up to 3 per turn, 7 turns" in out
     rows = {line.split()[0]: line for line in out.splitlines() if line.split()}
@@ -68,11 +68,11 @@ def test_a_world_is_shown_as_its_options_make_it(capsys: pytest.CaptureFixture[s
     assert all(len(row) == 6 for row in board)
 
 
-def test_a_new_world_passes_the_check_and_is_played_at_once(
+def test_a_new_env_passes_the_check_and_is_played_at_once(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # opening a world adds the present folder
+    monkeypatch.setattr(sys, "path", [*sys.path])  # opening an environment adds the present folder
     assert "  stepwell envs check tower_walk:TowerWalk\n" in printed(capsys, "init", "env", "tower_walk")
     printed(capsys, "envs", "check", "tower_walk:TowerWalk")
     assert "Step from one number to another" in printed(capsys, "envs", "show", "tower_walk:TowerWalk")
@@ -93,7 +93,7 @@ def test_commands_for_a_new_environment_in_another_folder_name_its_file(
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW_ENVS else ()) for n in LANGUAGE_ENVS]
 )
-def test_the_built_in_worlds_pass_the_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_built_in_envs_pass_the_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     has_size = "tiny" in str(find_env_type(name).Options.model_json_schema()["properties"].get("size"))
     options = ["--set", "size=tiny"] if has_size else []
     assert "ok      oracle_solves_the_tasks" in printed(capsys, "envs", "check", name, *options)
@@ -104,7 +104,7 @@ def test_tools_are_shown_with_their_arguments(capsys: pytest.CaptureFixture[str]
     assert "actions: search(query), expand(id); up to" in out
 
 
-def test_a_world_that_breaks_the_contract_ends_with_exit_code_1(
+def test_an_env_that_breaks_the_contract_ends_with_exit_code_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

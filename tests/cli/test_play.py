@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.envs.tool_worlds import Notes
+from tests.envs.tool_envs import Notes
 
 from stepwell.cli.keys import edit_line
 from stepwell.cli.main import main
@@ -182,7 +182,7 @@ def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
 
 @pytest.mark.parametrize("memory", ["dialogue", "steps"])
 def test_who_plays_with_tools_sees_the_prompts_of_training(run: Path, memory: str) -> None:
-    wish = ("env.name=tests.envs.tool_worlds:Notes", "env.options={}", f"agent.memory={memory}")
+    wish = ("env.name=tests.envs.tool_envs:Notes", "env.options={}", f"agent.memory={memory}")
     config = load_config(run, [*wish, "agent.strategy=no_think", "recipe.name=grpo"])
     (shown,) = Components(config).demonstrations(1, 0.0, 0)
     with PlaySession(config, open_pilot(find_checkpoint(run), config)) as session:

@@ -46,15 +46,15 @@ def test_an_environment_names_itself_as_the_printed_commands_do(
 
 
 @pytest.mark.slow
-def test_the_test_of_the_template_passes_and_fails_when_the_world_breaks(tmp_path: Path) -> None:
-    world, test = write_files("env", "river_walk", tmp_path)
+def test_the_test_of_the_template_passes_and_fails_when_the_env_breaks(tmp_path: Path) -> None:
+    file, test = write_files("env", "river_walk", tmp_path)
 
     def run() -> int:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
         return subprocess.run(command, cwd=tmp_path, capture_output=True).returncode
 
     assert run() == 0
-    world.write_text(world.read_text().replace('return ["More"] * gap if gap > 0', "return [] if gap > 0"))
+    file.write_text(file.read_text().replace('return ["More"] * gap if gap > 0', "return [] if gap > 0"))
     assert run() == 1
 
 

@@ -131,7 +131,7 @@ class CompletionsServer:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    world: CompletionsServer
+    content: CompletionsServer
 
     def do_GET(self) -> None:
         self._answer({})
@@ -140,8 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
     def _answer(self, body: Body) -> None:
-        self.world.seen.append((self.path, body, self.headers.get("Authorization")))
-        status, content = self.world.reply(self.path, body)
+        self.content.seen.append((self.path, body, self.headers.get("Authorization")))
+        status, content = self.content.reply(self.path, body)
         if status == 0:  # hang up without a word
             self.close_connection = True
             return
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(chunk)
                 self.wfile.flush()
         except (BrokenPipeError, ConnectionResetError):
-            self.world.hung_up.set()
+            self.content.hung_up.set()
             self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -171,16 +171,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(world: CompletionsServer) -> Iterator[CompletionsServer]:
+def serving(content: CompletionsServer) -> Iterator[CompletionsServer]:
     """The server on a free port of the loopback, in threads of its own."""
-    handler = type("Handler", (_Handler,), {"world": world})
+    handler = type("Handler", (_Handler,), {"content": content})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    world.url = f"http://127.0.0.1:{server.server_port}"
+    content.url = f"http://127.0.0.1:{server.server_port}"
     try:
-        yield world
+        yield content
     finally:
         server.shutdown()
         server.server_close()

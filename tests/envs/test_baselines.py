@@ -14,7 +14,7 @@ SHORT = {"max_turns": 5, "max_actions_per_turn": 1}
 
 
 def share_solved(name: str, options: dict, tasks: list[Task], plan: tuple[str, ...]) -> float:
-    """A plan played in the world itself, turn by turn."""
+    """A plan played in the environment itself, turn by turn."""
     env = make_env(name, options)
     per_turn = env.description.actions.max_per_turn
     num_solved = 0
@@ -63,7 +63,7 @@ def test_random_play_repeats_with_its_seed_and_meets_the_exact_chance() -> None:
     assert share == pytest.approx(1 - 0.75**2, abs=0.03)
 
 
-def test_worlds_with_chance_have_no_blind_plan() -> None:
+def test_envs_with_chance_have_no_blind_plan() -> None:
     options = {"is_slippery": True}
     tasks = draw_tasks("frozenlake", options, Split.TRAIN, 2, seed=0)
     with pytest.raises(ConfigError, match="no table"):

@@ -1,4 +1,4 @@
-"""The checker: the built-in worlds pass, and every check fails for a world broken in its way."""
+"""The checker: the built-in environments pass, and every check fails for an environment broken in its way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from tests.envs.tool_worlds import Notes
+from tests.envs.tool_envs import Notes
 
 from stepwell.core import (
     ActionSpace,
@@ -26,7 +26,7 @@ from stepwell.envs.check_text import CHECKS
 
 
 class Sound(Env):
-    """A small world that keeps the contract: walk to the target along a line."""
+    """A small environment that keeps the contract: walk to the target along a line."""
 
     name: ClassVar[str] = "line"
 
@@ -170,7 +170,7 @@ class SilentOracle(Sound):
         return []
 
 
-class LuckyWorld(Sound):
+class LuckyEnv(Sound):
     """Chance decides, and the oracle does no better than it."""
 
     @property
@@ -291,7 +291,7 @@ BROKEN = [
     (TakesAnything, "wrong_actions_are_refused", "were accepted"),
     (WrongOracle, "oracle_solves_the_tasks", "of 50 tasks"),
     (SilentOracle, "oracle_solves_the_tasks", "solved 0.000"),
-    (LuckyWorld, "oracle_solves_the_tasks", "random play"),
+    (LuckyEnv, "oracle_solves_the_tasks", "random play"),
     (AlwaysWins, "random_play_does_not_suffice", "every task"),
     (OneTask, "splits_are_disjoint_and_both_filled", "a split empty"),
     (SeedInContent, "splits_are_disjoint_and_both_filled", "alike in both splits"),
@@ -305,7 +305,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("kind", "check", "detail"), BROKEN, ids=[kind.__name__ for kind, _, _ in BROKEN])
-def test_a_broken_world_is_caught(kind: type[Env], check: str, detail: str) -> None:
+def test_a_broken_env_is_caught(kind: type[Env], check: str, detail: str) -> None:
     slow = kind is Slow
     report = check_type(kind, num_tasks=3 if slow else 50, min_turns_per_s=1000.0 if slow else 1.0)
     assert not report.ok
@@ -313,17 +313,17 @@ def test_a_broken_world_is_caught(kind: type[Env], check: str, detail: str) -> N
     assert detail in report[check].detail
 
 
-def test_every_check_has_a_world_that_fails_it() -> None:
+def test_every_check_has_an_env_that_fails_it() -> None:
     assert {check for _, check, _ in BROKEN} == {check.__name__ for check in CHECKS}
 
 
-def test_the_sound_world_they_are_made_from_passes() -> None:
+def test_the_sound_env_they_are_made_from_passes() -> None:
     report = check_type(Sound)
     assert report.ok, str(report)
     assert report["oracle_solves_the_tasks"].detail == "solved 1.000 of 50 tasks"
 
 
-def test_the_world_with_tools_they_are_made_from_passes() -> None:
+def test_the_env_with_tools_they_are_made_from_passes() -> None:
     report = check_type(Notes)
     assert report.ok, str(report)
     assert report["adversarial_actions_are_answered"].detail == "63 odd actions"
@@ -365,7 +365,7 @@ def test_an_error_inside_one_check_does_not_hide_the_others() -> None:
         ("sokoban", {"num_boxes": 2, "max_turns": 6, "observation": "image", "tile_size": 8}),
     ],
 )
-def test_built_in_worlds_pass(name: str, options: dict) -> None:
+def test_built_in_envs_pass(name: str, options: dict) -> None:
     report = check_env(name, options)
     assert report.ok, str(report)
 

@@ -115,7 +115,7 @@ def test_turns_come_back_equal(given_turns: list[Turn]) -> None:
 
 
 @given(array_states, st.integers(2, 5))
-def test_turns_of_worlds_with_the_same_arrays_come_back_equal(state: ArrayState, count: int) -> None:
+def test_turns_of_envs_with_the_same_arrays_come_back_equal(state: ArrayState, count: int) -> None:
     arrays = [
         {name: array + i if array.dtype.kind in "if" else array for name, array in state.arrays.items()}
         for i in range(count)

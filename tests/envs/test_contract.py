@@ -1,4 +1,4 @@
-"""What every world gets from `Env`: turns, limits, refusals, and tasks by seed or by hand."""
+"""What every environment gets from `Env`: turns, limits, refusals, and tasks by seed or by hand."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_reset_that_fails_leaves_no_episode_behind() -> None:
         env.step(["well"])
 
 
-def test_words_and_image_of_the_observation_stand_in_where_a_world_has_no_others() -> None:
+def test_words_and_image_of_the_observation_stand_in_where_an_env_has_no_others() -> None:
     env = started()
     assert env.state() == {StateForm.NATURAL_LANGUAGE: "say well"}
     image = env.render()
@@ -144,13 +144,13 @@ def test_options_of_another_kind_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", LANGUAGE_ENVS)
-def test_built_in_worlds_open_by_name(name: str) -> None:
+def test_built_in_envs_open_by_name(name: str) -> None:
     env = make_env(name)
     assert env.name == name == env.description.name
     assert env.reset(seed=0)[0].text
 
 
-def test_an_unknown_world_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_env_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'frozenlake'"):
         find_env_type("frozenlaek")
 
@@ -199,7 +199,7 @@ def test_tasks_are_distinct_of_one_split_and_the_same_for_the_same_seed() -> Non
     assert {task.split(0.3) for task in tasks} == {Split.HELD_OUT}
 
 
-def test_all_tasks_of_a_small_world_are_found_and_then_no_more() -> None:
+def test_all_tasks_of_a_small_env_are_found_and_then_no_more() -> None:
     # 2 x 2 boards without holes: 12 pairs of start and goal, 4 of them two moves apart
     options = {"size": 2, "hole_rate": 0.0, "min_actions": 1}
     train = draw_tasks("frozenlake", options, Split.TRAIN, 6, seed=0, held_out_share=0.5)
@@ -211,7 +211,7 @@ def test_all_tasks_of_a_small_world_are_found_and_then_no_more() -> None:
     assert {task.id for task in train}.isdisjoint({task.id for task in held_out})
 
 
-def test_a_world_that_raises_does_not_stop_the_others() -> None:
+def test_an_env_that_raises_does_not_stop_the_others() -> None:
     batch = EnvBatch("frozenlake", {}, size=3)
     batch.envs = [Echo(), Echo(), Echo()]
     assert [turn.observation.text for turn in batch.reset([WORD] * 3)] == ["say well"] * 3
@@ -230,7 +230,7 @@ def test_a_reset_that_raises_is_a_turn_with_an_error() -> None:
     assert "no such word" in str(turns[0].error) and turns[1].error is None
 
 
-def test_worlds_of_a_batch_are_reset_one_by_one_with_seeds_of_their_own() -> None:
+def test_envs_of_a_batch_are_reset_one_by_one_with_seeds_of_their_own() -> None:
     batch = EnvBatch("frozenlake", {}, size=3)
     batch.envs = [Echo(), Echo(), Echo()]
     batch.reset([WORD, WORD], indices=[2, 0], seeds=[1, 2])
@@ -256,7 +256,7 @@ def test_mistakes_about_the_batch_are_raised(
         batch.step(indices, actions)
 
 
-def test_a_batch_plays_like_its_worlds_one_by_one() -> None:
+def test_a_batch_plays_like_its_envs_one_by_one() -> None:
     tasks = draw_tasks("frozenlake", {}, Split.TRAIN, 16, seed=3)
     with EnvBatch("frozenlake", {}, size=16) as batch:
         batch.reset(tasks)

@@ -1,4 +1,4 @@
-"""Tasks that their world puts on a side stay there, whatever share is held out."""
+"""Tasks that their environment puts on a side stay there, whatever share is held out."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ def test_settings_that_no_board_meets_say_which() -> None:
         make_env("frozenlake", {"size": 2, "min_actions": 4}).reset(seed=0)
 
 
-def test_the_table_of_a_task_plays_as_the_world_does() -> None:
+def test_the_table_of_a_task_plays_as_the_env_does() -> None:
     env = make_env("frozenlake")
     rng = random.Random(0)
     names = env.description.actions.names

@@ -1,4 +1,4 @@
-"""Gymnasium environments as worlds: actions by name, observations as text, ends and success."""
+"""Gymnasium environments as environments: actions by name, observations as text, ends and success."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SCIENCE, EXPRESS = (
     "stepwell.envs.scienceworld_env:ScienceWorld",
     "stepwell.envs.textworld_express_env:TextWorldExpress",
 )
-WORLDS: dict[str, Any] = {"scienceworld": ScienceWorld, "textworld_express": TextWorldExpress}
+ENVS: dict[str, Any] = {"scienceworld": ScienceWorld, "textworld_express": TextWorldExpress}
 QUICK = ScienceWorldOptions(tasks=("find-non-living-thing",))
 SORTING = TextWorldExpressOptions(game="sorting")
 
@@ -41,7 +41,7 @@ needs_science = pytest.mark.skipif(
 needs_express = pytest.mark.skipif(
     not runs("textworld_express"), reason="needs the package textworld_express, and Java"
 )
-each_world = pytest.mark.parametrize(
+each_env = pytest.mark.parametrize(
     "name",
     [
         pytest.param("scienceworld", marks=needs_science),
@@ -70,9 +70,9 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("held_out", ["dev", "test"])
-@pytest.mark.parametrize("name", WORLDS)
-def test_tasks_stand_where_the_makers_of_the_world_put_them(name: str, held_out: str) -> None:
-    kind = WORLDS[name]
+@pytest.mark.parametrize("name", ENVS)
+def test_tasks_stand_where_the_makers_of_the_env_put_them(name: str, held_out: str) -> None:
+    kind = ENVS[name]
     options = kind.Options(held_out=held_out)
     tasks = [kind.make_task(options, seed) for seed in range(120)]
     assert {task.tags[1] for task in tasks} == {"train", held_out}
@@ -91,18 +91,18 @@ def test_sides_of_variations_are_disjoint_and_complete() -> None:
         assert numbers == list(range(count))
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_a_missing_package_is_named_with_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)  # importing it now fails as if it were not installed
     with pytest.raises(ConfigError, match=rf'pip install "stepwell\[{name}\]"'):
-        WORLDS[name]().reset(seed=0)
+        ENVS[name]().reset(seed=0)
 
 
-@each_world
+@each_env
 def test_missing_java_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="needs Java"):
-        WORLDS[name]().reset(seed=0)
+        ENVS[name]().reset(seed=0)
 
 
 def test_options_are_checked() -> None:
@@ -243,9 +243,9 @@ def test_parameters_that_the_game_does_not_know_are_refused() -> None:
         env.reset(seed=0)
 
 
-@each_world
+@each_env
 def test_close_ends_the_java_process_and_a_dead_one_is_replaced(name: str) -> None:
-    env = WORLDS[name](QUICK if name == "scienceworld" else SORTING)
+    env = ENVS[name](QUICK if name == "scienceworld" else SORTING)
     first, _ = env.reset(seed=0)
     process = env._engine._gateway.java_process
     process.kill()
@@ -259,9 +259,9 @@ def test_close_ends_the_java_process_and_a_dead_one_is_replaced(name: str) -> No
     assert not is_running(pid)
 
 
-@each_world
+@each_env
 def test_the_java_process_ends_when_its_parent_is_killed(name: str) -> None:
-    kind = WORLDS[name]
+    kind = ENVS[name]
     code = (
         f"import time\nfrom {kind.__module__} import {kind.__name__} as World\n"
         "env = World()\nenv.reset(seed=0)\n"

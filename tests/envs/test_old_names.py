@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.policies.vla.point_world import PointWorld
+from tests.policies.vla.point_env import PointEnv
 
 from stepwell.agents import Agent
 from stepwell.config.run import AgentConfig
@@ -52,11 +52,11 @@ def test_env_and_agent_are_still_read_by_the_old_name() -> None:
 def test_a_robot_env_that_draws_by_the_old_name_is_complete() -> None:
     with pytest.warns(DeprecationWarning, match=r"is now called image: rename it"):
 
-        class Old(PointWorld):
+        class Old(PointEnv):
             def picture(self, camera: str) -> Any:
                 return super().picture(camera) // 2  # type: ignore[misc]
 
     env = Old()
     env.reset(seed=0)
-    with pytest.warns(DeprecationWarning, match=r"PointWorld\.picture is now PointWorld\.image"):
+    with pytest.warns(DeprecationWarning, match=r"PointEnv\.picture is now PointEnv\.image"):
         assert env.render().max() <= 127

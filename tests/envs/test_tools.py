@@ -1,4 +1,4 @@
-"""Worlds with tools keep the contract of every world: calls are actions, mistakes are observations."""
+"""Environments with tools keep the contract: calls are actions, mistakes are observations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from tests.envs.tool_worlds import Notes
+from tests.envs.tool_envs import Notes
 
 from stepwell.core import ConfigError, InputError, Task, ToolCall
 from stepwell.envs import make_env
@@ -45,7 +45,7 @@ def test_calls_that_cannot_be_made_are_observations() -> None:
     assert not turn[2]
 
 
-def test_reset_tells_the_turns_of_the_shortest_plan_where_the_world_says_so() -> None:
+def test_reset_tells_the_turns_of_the_shortest_plan_where_the_env_says_so() -> None:
     env = Notes()
     assert env.reset(options={"task": TASK})[1] == {"golden": 3}
     assert make_env("frozenlake").reset(seed=0)[1] == {}
@@ -74,7 +74,7 @@ def test_where_there_is_chance_no_plan_is_golden() -> None:
     assert env.golden_steps() is None
 
 
-def test_random_play_is_the_worlds_own_or_any_of_its_names() -> None:
+def test_random_play_is_the_envs_own_or_any_of_its_names() -> None:
     rng = random.Random(0)
     env = started()
     assert {ToolCall("look", {"name": "b"}).text} < {env.random_action(rng) for _ in range(500)}
@@ -87,7 +87,7 @@ def test_random_play_is_the_worlds_own_or_any_of_its_names() -> None:
         make_env("svg").random_action(rng)
 
 
-def test_a_world_with_tools_crosses_the_wire() -> None:
+def test_an_env_with_tools_crosses_the_wire() -> None:
     description = Notes().description
     assert read_description(write_description(description)) == description
 

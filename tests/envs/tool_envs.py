@@ -1,4 +1,4 @@
-"""A small world with tools, for tests: notes that point to each other, read by `look`, ended by `answer`."""
+"""A small environment with tools, for tests: linked notes, read by `look`, ended by `answer`."""
 
 from __future__ import annotations
 

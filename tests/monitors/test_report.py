@@ -137,7 +137,7 @@ def test_the_page_loads_nothing_and_is_small(tmp_path: Path) -> None:
     assert len(html) < 200_000
 
 
-def test_text_of_models_and_worlds_is_never_markup(tmp_path: Path) -> None:
+def test_text_of_models_and_envs_is_never_markup(tmp_path: Path) -> None:
     make_run(tmp_path, text="# " + EVIL)
     finish_run(tmp_path, EVIL)
     page = Page(write_report(tmp_path).read_text())

@@ -1,4 +1,4 @@
-"""The worlds' own words about their states are understood: the truth scores 1, another state less."""
+"""The environments' own words about their states are understood: the truth scores 1, another state less."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_truth_scores_one_and_other_tasks_score_less(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["frozenlake", "sokoban"])
-def test_every_sentence_of_a_world_says_something(name: str) -> None:
+def test_every_sentence_of_an_env_says_something(name: str) -> None:
     env = make_env(name, {})
     for seed in range(12):
         env.reset(seed=seed)

@@ -59,7 +59,7 @@ def test_a_missing_description_scores_zero() -> None:
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_parts_exist_where_the_strategy_writes_and_the_world_knows(strategy: str) -> None:
+def test_parts_exist_where_the_strategy_writes_and_the_env_knows(strategy: str) -> None:
     assert tuple(parts(strategy=strategy)) == list_part_names(strategy, STATE, GRID)
     blind = parts(strategy=strategy, state={}, next_state={})
     assert tuple(blind) == list_part_names(strategy, (), GRID) == ("task", "format", "outcome")

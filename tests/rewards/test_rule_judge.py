@@ -38,8 +38,8 @@ lakes = st.lists(cells, min_size=2, max_size=6, unique=True)
 rooms = st.lists(cells, min_size=3, max_size=3, unique=True)
 
 
-def judged(said: str, state: dict[str, object] = LAKE, world: str = "frozenlake") -> Verdict:
-    return RuleJudge(VOCABULARIES[world]).judge(WORDS, said, {DICT: json.dumps(state)})
+def judged(said: str, state: dict[str, object] = LAKE, env_name: str = "frozenlake") -> Verdict:
+    return RuleJudge(VOCABULARIES[env_name]).judge(WORDS, said, {DICT: json.dumps(state)})
 
 
 def lake(places: list[Cell]) -> dict[str, object]:
@@ -244,9 +244,9 @@ def test_numbers_are_names_in_whatever_order_the_agent_counts() -> None:
 # ---- forms -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world", ["frozenlake", "sokoban"])
-def test_the_worlds_own_words_score_one_in_every_form_and_other_states_are_told_apart(world: str) -> None:
-    env = make_env(world, {})
+@pytest.mark.parametrize("env_name", ["frozenlake", "sokoban"])
+def test_the_envs_own_words_score_one_in_every_form_and_other_states_are_told_apart(env_name: str) -> None:
+    env = make_env(env_name, {})
     judge = RuleJudge(env.description.vocabulary)
     states = []
     for seed in range(12):
@@ -296,7 +296,7 @@ def test_a_dictionary_is_compared_field_by_field(said: str, f1: float, score: fl
     assert (verdict.f1, verdict.score) == (pytest.approx(f1), pytest.approx(score))
 
 
-# ---- worlds handed over as data ------------------------------------------------------------------
+# ---- environments handed over as data ------------------------------------------------------------------
 
 
 TABLE = {DICT: "{left_target_position: (80, -100, 0), red_cube_position: (83, -102, 20)}"}
@@ -427,10 +427,10 @@ def test_any_text_about_points_is_judged(text: str) -> None:
     assert 0.0 <= RuleJudge(PRIMITIVE_SKILL).judge(WORDS, text, CUBES).score <= 1.0
 
 
-@pytest.mark.parametrize("world", ["navigation", "primitive_skill"])
-def test_worlds_with_bearings_and_coordinates_are_judged_in_their_own_words(world: str) -> None:
+@pytest.mark.parametrize("env_name", ["navigation", "primitive_skill"])
+def test_envs_with_bearings_and_coordinates_are_judged_in_their_own_words(env_name: str) -> None:
     pytest.importorskip("mujoco")
-    env = make_env(world, {})
+    env = make_env(env_name, {})
     judge = RuleJudge(env.description.vocabulary)
     states = []
     for seed in range(3):
@@ -442,7 +442,7 @@ def test_worlds_with_bearings_and_coordinates_are_judged_in_their_own_words(worl
         assert judge.judge(form, states[0][form], states[1]).score < THRESHOLD
 
 
-def test_a_world_nobody_described_is_matched_form_by_form() -> None:
+def test_an_env_nobody_described_is_matched_form_by_form() -> None:
     judge = RuleJudge(None)
     truth = {WORDS: "The lamp is left of the door."}
     assert judge.judge(WORDS, "The door is right of the lamp.", truth).score == 1.0

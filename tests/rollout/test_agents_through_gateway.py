@@ -167,7 +167,7 @@ def test_the_lake_agent_plays_through_the_gateway_what_the_native_loop_plays(
         assert {t.status for t in rolled} == {Status.SUCCESS, Status.FAILURE}
 
 
-def test_the_lake_agent_has_the_demos_world_words_and_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lake_agent_has_the_demos_env_words_and_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     lake = example("frozenlake_agent", monkeypatch)
     demo = load_config("demo")
     assert demo.env.options == lake.LAKE and demo.agent == AgentConfig(guide=False)

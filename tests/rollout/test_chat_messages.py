@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.envs.tool_worlds import Notes
+from tests.envs.tool_envs import Notes
 
 from stepwell.agents import Agent
 from stepwell.config.run import AgentConfig

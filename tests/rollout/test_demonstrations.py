@@ -32,10 +32,10 @@ def test_sokoban_too_is_demonstrated_without_a_miss() -> None:
     assert {t.status for t in components.demonstrations(6, 0.0, 0)} == {Status.SUCCESS}
 
 
-@pytest.mark.parametrize("world", ["frozenlake", "sokoban"])
-def test_a_noisy_expert_fails_now_and_then_but_keeps_the_form(world: str) -> None:
+@pytest.mark.parametrize("env_name", ["frozenlake", "sokoban"])
+def test_a_noisy_expert_fails_now_and_then_but_keeps_the_form(env_name: str) -> None:
     size = {"frozenlake": "{size=4, max_turns=3}", "sokoban": "{num_rows=5, num_columns=5, max_turns=3}"}
-    components = small_components("recipe.name=grpo", f"env.name={world}", f"env.options={size[world]}")
+    components = small_components("recipe.name=grpo", f"env.name={env_name}", f"env.options={size[env_name]}")
     shown = components.demonstrations(40, 0.5, 0)
     wins = np.mean([t.status is Status.SUCCESS for t in shown])
     assert 0.05 < wins < 0.9
@@ -59,7 +59,7 @@ def test_noise_of_one_is_random_play() -> None:
     assert np.mean([t.status is Status.SUCCESS for t in shown]) < 0.3
 
 
-def test_a_world_without_an_oracle_cannot_be_demonstrated() -> None:
+def test_an_env_without_an_oracle_cannot_be_demonstrated() -> None:
     components = small_components("recipe.name=grpo", "env.name=gymnasium:CartPole-v1", "env.options={}")
     with pytest.raises(ConfigError, match=r"warm_start\.num_demos: gymnasium:CartPole-v1 has no oracle"):
         components.demonstrations(4, 0.0, 0)

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.runs.broken_envs import BrokenLake
 from tests.runs.small import small_components
-from tests.runs.worlds import BrokenLake
 
 from stepwell.core import Request, Sampled, Split, Status, Task, Trajectory
 from stepwell.rollout import Job, RolloutResult, episodes
 from stepwell.runs.build.components import Components
 
-WORLDS = "tests.runs.worlds"
+ENVS = "tests.runs.broken_envs"
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_siblings_differ_and_greedy_ones_do_not(components: Components) -> None:
     assert all(len({str(t) for t in greedy[start : start + 4]}) == 1 for start in (0, 4, 8))
 
 
-def test_more_jobs_than_worlds_are_played_in_turns_of_the_same_outcome() -> None:
+def test_more_jobs_than_envs_are_played_in_turns_of_the_same_outcome() -> None:
     settings = ("recipe.name=grpo", "engine.max_batch_size=2", "engine.num_slots=3")
     few, many = small_components(*settings), small_components("recipe.name=grpo")
     assert len(few.envs.envs) == 3 and len(many.envs.envs) == 8
@@ -134,8 +134,8 @@ class Slow:
         return self._engine.generate_blocking(requests)  # type: ignore[attr-defined,no-any-return]
 
 
-def test_a_world_that_cuts_an_episode_leaves_the_state_after_its_last_action() -> None:
-    components = small_components("recipe.name=grpo", f"env.name={WORLDS}:CutLake")
+def test_an_env_that_cuts_an_episode_leaves_the_state_after_its_last_action() -> None:
+    components = small_components("recipe.name=grpo", f"env.name={ENVS}:CutLake")
     rolled = play(components, jobs_of(components))
     cut = [t for t in rolled.trajectories if t.status is Status.TRUNCATED]
     assert cut and all(len(t.steps) <= 2 for t in cut)
@@ -173,8 +173,8 @@ def test_a_first_prompt_that_does_not_fit_is_an_episode_without_steps(components
 
 
 @pytest.mark.parametrize("place", ["begin", "act", "observe"])
-def test_a_world_that_raises_is_tried_again_without_disturbing_the_others(place: str) -> None:
-    settings = ("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake", f"env.options.place={place}")
+def test_an_env_that_raises_is_tried_again_without_disturbing_the_others(place: str) -> None:
+    settings = ("recipe.name=grpo", f"env.name={ENVS}:BrokenLake", f"env.options.place={place}")
     BrokenLake.num_raised = 10**9
     components = small_components(*settings)
     jobs = jobs_of(components)
@@ -189,7 +189,7 @@ def test_a_world_that_raises_is_tried_again_without_disturbing_the_others(place:
 
 def test_what_keeps_failing_is_handed_back_apart(components: Components) -> None:
     BrokenLake.num_raised = 0
-    broken = small_components("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake", "env.options.rows=[0]")
+    broken = small_components("recipe.name=grpo", f"env.name={ENVS}:BrokenLake", "env.options.rows=[0]")
     jobs = jobs_of(broken, num_tasks=8, group_size=1)
     rolled = play(broken, jobs, retries=1)
     assert len(rolled.trajectories) + len(rolled.failures) == 8
@@ -200,10 +200,8 @@ def test_what_keeps_failing_is_handed_back_apart(components: Components) -> None
     assert rolled.num_retries == len(rolled.failures)
 
 
-def test_a_reward_that_is_no_number_is_the_worlds_failure() -> None:
-    components = small_components(
-        "recipe.name=grpo", f"env.name={WORLDS}:RichLake", "env.options.reward=1e308"
-    )
+def test_a_reward_that_is_no_number_is_the_envs_failure() -> None:
+    components = small_components("recipe.name=grpo", f"env.name={ENVS}:RichLake", "env.options.reward=1e308")
     rolled = play(components, jobs_of(components))
     assert rolled.failures
     assert all("gave the reward inf; rewards must be finite" in t.error for t in rolled.failures)
@@ -216,6 +214,6 @@ def test_equal_boards_share_an_anchor_and_others_do_not(components: Components) 
     assert firsts[0] == firsts[1] and firsts[2] == firsts[3] and len(set(firsts)) == 3
 
 
-def test_a_task_of_another_world_is_a_failure_with_a_reason(components: Components) -> None:
+def test_a_task_of_another_env_is_a_failure_with_a_reason(components: Components) -> None:
     rolled = play(components, [Job(Task("chess", {"board": "8"}), "g", 0)])
     assert "belongs to 'chess'" in rolled.failures[0].error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.envs.tool_worlds import LOOK, Notes
+from tests.envs.tool_envs import LOOK, Notes
 from tests.rendering.conftest import make_tokenizer
 
 from stepwell.agents import Agent

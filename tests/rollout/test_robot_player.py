@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.policies.vla.point_world import NAME, STRIDE, PointWorld
+from tests.policies.vla.point_env import NAME, STRIDE, PointEnv
 
 from stepwell.config.run import RewardConfig
 from stepwell.core import (
@@ -105,7 +105,7 @@ def test_parts_of_the_reward_are_chosen_weighted_and_scaled() -> None:
         play([NEAR], parts=("format",))
 
 
-def test_a_world_that_fails_or_gives_no_number_is_the_systems_failure() -> None:
+def test_an_env_that_fails_or_gives_no_number_is_the_systems_failure() -> None:
     player = RobotPlayer(NAME)
     broken = player.begin_episode(0, Job(NEAR, "g", 1), Turn(error=RuntimeError("no simulator")))
     assert (
@@ -137,7 +137,7 @@ def test_an_episode_cut_by_our_budget_keeps_the_state_after_it() -> None:
 def experts(noise: float, chunk: int, count: int = 6) -> list:  # type: ignore[type-arg]
     envs = EnvBatch(NAME, {}, 4)
     rollout = Rollout(envs, RobotPlayer(NAME), ExpertSampler(envs.envs, noise=noise))
-    return demonstrate_robot(rollout, [PointWorld.make_task(None, i) for i in range(count)], 0, chunk)
+    return demonstrate_robot(rollout, [PointEnv.make_task(None, i) for i in range(count)], 0, chunk)
 
 
 def test_demonstrations_begin_at_every_place_of_a_chunk_and_show_every_state_once() -> None:
@@ -172,8 +172,8 @@ def test_a_short_demonstration_is_one_chunk_per_place() -> None:
     assert len(regroup_into_chunks(whole, 100)) == len(whole.steps)
 
 
-def test_a_world_without_an_expert_has_no_demonstrations() -> None:
-    class Silent(PointWorld):
+def test_an_env_without_an_expert_has_no_demonstrations() -> None:
+    class Silent(PointEnv):
         has_oracle = False
 
     with pytest.raises(ConfigError, match="no scripted expert"):

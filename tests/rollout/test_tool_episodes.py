@@ -31,7 +31,7 @@ from stepwell.runs.run import train
 
 NOTES = (
     "recipe.name=grpo",
-    "env.name=tests.envs.tool_worlds:Notes",
+    "env.name=tests.envs.tool_envs:Notes",
     "env.options={}",
     "engine.max_length=2048",
 )
@@ -146,7 +146,7 @@ def test_in_a_dialogue_what_could_not_be_read_is_said_first() -> None:
     assert trajectory.info["num_actions"] == 5
 
 
-def test_named_worlds_are_told_nothing_new() -> None:
+def test_named_envs_are_told_nothing_new() -> None:
     script, trajectory = scripted(small_components("recipe.name=grpo"), "I wait.", "I wait.")
     assert user_text(script.prompts[1]) == user_text(script.prompts[0])
     assert set(trajectory.steps[0].info) == {"actions", "parts", "strict", "problem"}

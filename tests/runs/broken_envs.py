@@ -1,4 +1,4 @@
-"""Worlds that misbehave, for tests: a lake that raises, one that pays too much, one that cuts episodes."""
+"""Environments that misbehave, for tests: a lake that raises, pays too much, or cuts episodes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class CutLake(FrozenLake):
 
 
 class OneLake(FrozenLake):
-    """A world with a single task."""
+    """An environment with a single task."""
 
     name: ClassVar[str] = "one"
 

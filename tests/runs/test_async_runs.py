@@ -1,4 +1,4 @@
-"""Asynchronous runs, whole: real worlds, a real engine, the same loop."""
+"""Asynchronous runs, whole: real environments, a real engine, the same loop."""
 
 from __future__ import annotations
 

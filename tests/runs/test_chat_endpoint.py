@@ -24,7 +24,7 @@ from stepwell.pool import Filter, open_pool
 from stepwell.runs.evaluation.chat_evaluation import EndpointEvaluation
 from stepwell.runs.evaluation.folders import read_evaluation
 
-NOTES = ("env.name=tests.envs.tool_worlds:Notes", "env.options={}")
+NOTES = ("env.name=tests.envs.tool_envs:Notes", "env.options={}")
 
 
 @pytest.fixture(scope="module")
@@ -315,7 +315,7 @@ def test_an_api_that_dies_stops_the_evaluation_and_says_how_to_go_on(
     assert 2 <= read_evaluation(tmp_path / "eval").num_done < 8
 
 
-def test_worlds_that_no_chat_model_can_act_in_are_refused(server: ChatServer, tmp_path: Path) -> None:
+def test_envs_that_no_chat_model_can_act_in_are_refused(server: ChatServer, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="own_agent: with --endpoint the built-in agent plays"):
         evaluation(server, tmp_path, "own_agent.function=some:agent").run()
     assert server.bodies == []

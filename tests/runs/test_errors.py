@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.runs.broken_envs import BrokenLake
 from tests.runs.small import notes, played, small_components, small_config, timeless
-from tests.runs.worlds import BrokenLake
 
 from stepwell.config.run import RunConfig
 from stepwell.core import (
@@ -31,7 +31,7 @@ from stepwell.runs.loop.training_loop import TrainingLoop
 from stepwell.runs.run import train
 from stepwell.training.checkpoint import find_damage, list_checkpoints
 
-WORLDS = "tests.runs.worlds"
+ENVS = "tests.runs.broken_envs"
 
 
 # --- before anything starts -------------------------------------------------------------------
@@ -42,11 +42,11 @@ WORLDS = "tests.runs.worlds"
     [
         (["policy.model=no/such/model"], ModelError, "neither a directory nor a built-in name"),
         (["engine.max_length=64"], ContextLengthError, r"must stay free.*first prompt of frozenlake.*engine"),
-        ([f"env.name={WORLDS}:OneLake", "env.held_out_share=0.9999"], ConfigError, "has no train task"),
+        ([f"env.name={ENVS}:OneLake", "env.held_out_share=0.9999"], ConfigError, "has no train task"),
         (["recipe.name=vagen-full"], ConfigError, "rewards grounding, world_modeling, which agent.strategy"),
         (["recipe.name=stepo"], ConfigError, "there is no recipe 'stepo'"),
         (["recipe.name=ppo", "recipe.kl_estimator=full"], ConfigError, "needs whole distributions"),
-        ([f"env.name={WORLDS}:BrokenLake", "env.options.place=begin"], EnvError, "the simulator is gone"),
+        ([f"env.name={ENVS}:BrokenLake", "env.options.place=begin"], EnvError, "the simulator is gone"),
     ],
 )
 def test_a_mistake_is_told_before_the_run_and_leaves_no_folder(
@@ -58,12 +58,12 @@ def test_a_mistake_is_told_before_the_run_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_world_without_held_out_tasks_is_refused(tmp_path: Path) -> None:
+def test_an_env_without_held_out_tasks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no held_out task: change"):
-        train(small_config(f"env.name={WORLDS}:OneLake", "env.held_out_share=0.0001", folder=tmp_path))
+        train(small_config(f"env.name={ENVS}:OneLake", "env.held_out_share=0.0001", folder=tmp_path))
 
 
-def test_a_world_with_fewer_tasks_than_asked_for_is_used_whole_and_said(tmp_path: Path) -> None:
+def test_an_env_with_fewer_tasks_than_asked_for_is_used_whole_and_said(tmp_path: Path) -> None:
     few = ("env.options={size=2, max_turns=2}", "train.num_tasks=4096", "eval.num_tasks=500")
     folder = train(small_config(*few, "train.num_updates=1", folder=tmp_path))
     told = notes(folder)
@@ -78,9 +78,9 @@ def test_a_world_with_fewer_tasks_than_asked_for_is_used_whole_and_said(tmp_path
 
 
 @pytest.mark.parametrize("place", ["act", "observe", "state"])
-def test_a_world_that_fails_twice_is_tried_again_and_trained_on(tmp_path: Path, place: str) -> None:
+def test_an_env_that_fails_twice_is_tried_again_and_trained_on(tmp_path: Path, place: str) -> None:
     BrokenLake.num_raised = 0
-    settings = [f"env.name={WORLDS}:BrokenLake", f"env.options.place={place}", "env.options.times=2"]
+    settings = [f"env.name={ENVS}:BrokenLake", f"env.options.place={place}", "env.options.times=2"]
     if place == "state":
         settings += ["agent.strategy=grounding", "recipe.reward_parts=['task','grounding']"]
     folder = train(small_config(*settings, "train.num_updates=1", "eval.num_tasks=1", folder=tmp_path))
@@ -90,9 +90,9 @@ def test_a_world_that_fails_twice_is_tried_again_and_trained_on(tmp_path: Path, 
     assert update.values["infra_errors"] in (0.0, 1.0, 2.0)
 
 
-def test_a_world_that_keeps_failing_stops_the_run_and_keeps_what_was_played(tmp_path: Path) -> None:
+def test_an_env_that_keeps_failing_stops_the_run_and_keeps_what_was_played(tmp_path: Path) -> None:
     BrokenLake.num_raised = 0
-    world = f"env.name={WORLDS}:BrokenLake"
+    world = f"env.name={ENVS}:BrokenLake"
     (held_out,) = small_components(world).held_out_tasks(1)
     broken = 2 - held_out.content["start"][0]  # type: ignore[index,operator]  # any other row but the middle
     broken = broken if broken != 1 else 0
@@ -129,7 +129,7 @@ def test_replies_that_cannot_be_read_are_turns_in_which_nothing_happens(tmp_path
 
 @pytest.mark.parametrize("recipe", ["steppo", "rloo", "ppo"])
 def test_rewards_beyond_all_bounds_stop_the_run_with_a_diagnosis(tmp_path: Path, recipe: str) -> None:
-    rich = (f"env.name={WORLDS}:RichLake", "env.options.reward=1e30", "checkpoint.every=1")
+    rich = (f"env.name={ENVS}:RichLake", "env.options.reward=1e30", "checkpoint.every=1")
     with pytest.raises(DivergenceError, match=r"update 1: .*This step was not taken.*rewards\.scale"):
         train(small_config(*rich, f"recipe.name={recipe}", folder=tmp_path))
     checkpoints = list_checkpoints(tmp_path / "run/checkpoints")

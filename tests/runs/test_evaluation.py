@@ -22,7 +22,7 @@ from stepwell.runs.evaluation.evaluate import (
 from stepwell.runs.evaluation.result import EvalResult, wilson_interval
 from stepwell.runs.run import train
 
-WORLDS = "tests.runs.worlds"
+ENVS = "tests.runs.broken_envs"
 
 
 def result(outcomes: list[list[int]]) -> EvalResult:
@@ -110,11 +110,11 @@ def test_two_evaluations_of_the_same_weights_are_equal_and_count_what_happened()
     assert [t.steps for t in shifted.trajectories] != [t.steps for t in one.trajectories]
 
 
-def test_a_world_that_fails_under_evaluation_is_no_result() -> None:
-    from tests.runs.worlds import BrokenLake
+def test_an_env_that_fails_under_evaluation_is_no_result() -> None:
+    from tests.runs.broken_envs import BrokenLake
 
     BrokenLake.num_raised = 0
-    components = small_components("recipe.name=grpo", f"env.name={WORLDS}:BrokenLake")
+    components = small_components("recipe.name=grpo", f"env.name={ENVS}:BrokenLake")
     with pytest.raises(EnvError, match="of 4 evaluation episodes failed for reasons of the system"):
         evaluate(components, components.held_out_tasks(4), temperature=0.0)
 

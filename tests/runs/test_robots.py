@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.policies.vla.point_world import NAME
+from tests.policies.vla.point_env import NAME
 from tests.runs.small import notes, played, timeless
 
 from stepwell.config.loading import load_config

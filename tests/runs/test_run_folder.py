@@ -128,7 +128,7 @@ def test_the_run_ends_when_its_time_is_over(tmp_path: Path) -> None:
 
 
 def test_the_run_ends_where_the_agent_has_ceased_to_act(tmp_path: Path) -> None:
-    costly = ("env.name=tests.runs.worlds:RichLake", "env.options={size=3, max_turns=2, reward=-5.0}")
+    costly = ("env.name=tests.runs.broken_envs:RichLake", "env.options={size=3, max_turns=2, reward=-5.0}")
     wish = ("train.num_updates=60", "train.max_silent_updates=2", "train.optimizer.learning_rate=0.02")
     folder = train(small_config(*costly, *wish, "recipe.name=grpo", folder=tmp_path))
     summary = read_summary(folder)

@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from tests.runs.broken_envs import BrokenLake
 from tests.runs.small import small_config
-from tests.runs.worlds import BrokenLake
 
 from stepwell.core import ConfigError, EnvError
 from stepwell.monitors.summary import read_summary
@@ -71,7 +71,7 @@ def test_a_folder_left_by_a_start_that_was_killed_is_used_again(tmp_path: Path) 
 def test_a_run_whose_first_evaluation_fails_can_be_started_again_under_its_name(tmp_path: Path) -> None:
     BrokenLake.num_raised = 0
     options = "{size=3, max_turns=2, place='act', rows=[0, 1, 2], times=1000}"
-    broken = ("env.name=tests.runs.worlds:BrokenLake", f"env.options={options}")
+    broken = ("env.name=tests.runs.broken_envs:BrokenLake", f"env.options={options}")
     with pytest.raises(EnvError, match="the simulator is gone"):
         train(small_config(*broken, "train.max_env_retries=0", folder=tmp_path))
     assert read_summary(tmp_path / "run").status == "failed"  # type: ignore[union-attr]

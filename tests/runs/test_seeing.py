@@ -1,4 +1,4 @@
-"""Runs whose agent sees: images from the world to the gradient, through pool, processes and checkpoints."""
+"""Runs whose agent sees: images from environment to gradient, through pool, processes and checkpoints."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_run_without_its_later_trajectories_plays_the_same_ones_again(run: Pat
     same(run, train(resume=copy), 4)
 
 
-def test_every_image_of_a_run_is_stored_once_and_is_what_the_world_showed(run: Path) -> None:
+def test_every_image_of_a_run_is_stored_once_and_is_what_the_env_showed(run: Path) -> None:
     trajectories = stored(run)
     names = shown(trajectories)
     assert len(trajectories) == 32 and len(names) > len(set(names)) > 8
@@ -216,7 +216,7 @@ def test_the_plan_counts_the_tokens_of_images() -> None:
     assert first - shared > 36  # two boards differ from their image on
 
 
-def test_a_text_model_is_refused_where_the_world_shows_images(tmp_path: Path) -> None:
+def test_a_text_model_is_refused_where_the_env_shows_images(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tiny-0.3m reads text only, but frozenlake shows images"):
         train(config("policy.model=tiny-0.3m", folder=tmp_path))
     assert not list(tmp_path.iterdir())

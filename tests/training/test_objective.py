@@ -158,7 +158,7 @@ def test_webrl_reads_its_critic_as_probabilities_and_trains_it_by_cross_entropy(
     torch.testing.assert_close(gradients(loss, outputs), gradients(policy + 0.5 * value, outputs))
 
 
-def test_digirl_takes_its_horizon_from_the_world_and_imitates_only_the_best_steps(
+def test_digirl_takes_its_horizon_from_the_env_and_imitates_only_the_best_steps(
     trajectories: list[Trajectory],
 ) -> None:
     batch = TrajectoryMinibatch(_with_outcomes(trajectories), CPU)

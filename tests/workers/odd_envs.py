@@ -1,4 +1,4 @@
-"""Worlds for tests of workers: one that does whatever it is told, and a small robot's."""
+"""Environments for tests of workers: one that does whatever it is told, and a small robot's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stepwell.core import JSON, ActionSpace, ArraySpec, EnvDescription, Observat
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
 
-ODD = "tests.workers.worlds:Odd"
-POINT = "tests.workers.worlds:Point"
+ODD = "tests.workers.odd_envs:Odd"
+POINT = "tests.workers.odd_envs:Point"
 
 
 class OddOptions(Settings):

@@ -9,8 +9,8 @@ import signal
 from collections import Counter
 
 import pytest
+from tests.workers.odd_envs import ODD, Odd
 from tests.workers.traces import nothing_left
-from tests.workers.worlds import ODD, Odd
 
 from stepwell.core import WorkerError
 from stepwell.workers import ProcessSimulator

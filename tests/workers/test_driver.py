@@ -165,7 +165,7 @@ def test_what_is_under_way_at_a_stop_is_counted_as_not_played() -> None:
 
 
 @pytest.mark.parametrize("lock_step", [True, False])
-async def test_real_worlds_and_a_real_engine_record_what_the_plain_rollout_records(lock_step: bool) -> None:
+async def test_real_envs_and_a_real_engine_record_what_the_plain_rollout_records(lock_step: bool) -> None:
     components = small_components("recipe.name=grpo")
     tasks = components.tasks(Split.TRAIN, 4, 0)
     wanted = [Job(task, task.id, 7 * i + k) for i, task in enumerate(tasks) for k in range(2)]

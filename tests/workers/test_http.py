@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from tests.envs.test_codecs import values_of
 from tests.workers.engines import SMALL, SmallEngine
+from tests.workers.odd_envs import ODD, POINT, Point, PointOptions
 from tests.workers.test_generators import asked, assert_same, chunks
 from tests.workers.test_simulators import GO, begin, texts
 from tests.workers.traces import nothing_left
-from tests.workers.worlds import ODD, POINT, Point, PointOptions
 
 from stepwell.core import ConfigError, InputError, WeightsError, WorkerError
 from stepwell.core.frames import Frame, to_bytes

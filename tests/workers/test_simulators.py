@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.envs.test_codecs import values_of
+from tests.workers.odd_envs import ODD, POINT, Odd, Point
 from tests.workers.traces import is_running, nothing_left, shared_memory
-from tests.workers.worlds import ODD, POINT, Odd, Point
 
 from stepwell.core import ConfigError, EnvError, InputError, Split, Task, WorkerError
 from stepwell.envs import EnvBatch, draw_tasks
@@ -28,9 +28,9 @@ GO = ("go",)
 
 
 @asynccontextmanager
-async def simulator(world: str = ODD, options: Any = None, **more: Any) -> AsyncIterator[ProcessSimulator]:
+async def simulator(env_name: str = ODD, options: Any = None, **more: Any) -> AsyncIterator[ProcessSimulator]:
     with nothing_left():
-        made = ProcessSimulator("sim", world, options, **{"num_batches": 2, "batch_size": 3} | more)
+        made = ProcessSimulator("sim", env_name, options, **{"num_batches": 2, "batch_size": 3} | more)
         try:
             yield made
         finally:
@@ -66,7 +66,7 @@ def texts(turns: list[Turn]) -> list[str]:
     return [turn.observation.text for turn in turns]  # type: ignore[union-attr]
 
 
-async def test_a_language_world_in_a_process_gives_what_it_gives_here() -> None:
+async def test_a_language_env_in_a_process_gives_what_it_gives_here() -> None:
     tasks = draw_tasks("frozenlake", {}, Split.TRAIN, 6, seed=0)
     here = [EnvBatch("frozenlake", {}, 3) for _ in range(2)]
     plays = [(("Up", "Left"), (), ("Down",)), (("Right",), ("Jump",), ("Down", "Down"))]
@@ -85,7 +85,7 @@ async def test_a_language_world_in_a_process_gives_what_it_gives_here() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"observation": "both", "image_size": 80}])
-async def test_a_robots_world_in_a_process_gives_what_it_gives_here(options: dict[str, Any]) -> None:
+async def test_a_robots_env_in_a_process_gives_what_it_gives_here(options: dict[str, Any]) -> None:
     here, rng = EnvBatch(POINT, options, 3), np.random.default_rng(0)
     tasks = [Point.make_task(here.envs[0].options, seed) for seed in range(3)]
     async with simulator(POINT, options) as sim:
@@ -127,7 +127,7 @@ async def test_what_cannot_be_built_is_said_and_not_tried_again() -> None:
 @pytest.mark.parametrize(
     "options, words", [({"fails_to_build": True}, "no licence"), ({"dies_when_built": True}, "exit code 9")]
 )
-async def test_a_world_that_cannot_start_ends_after_three_attempts(
+async def test_an_env_that_cannot_start_ends_after_three_attempts(
     options: dict[str, bool], words: str
 ) -> None:
     async with simulator(options=options) as sim:
@@ -136,7 +136,7 @@ async def test_a_world_that_cannot_start_ends_after_three_attempts(
         assert sim.read_health().num_restarts == 2
 
 
-async def test_a_world_that_raises_costs_its_own_episode_only() -> None:
+async def test_an_env_that_raises_costs_its_own_episode_only() -> None:
     async with simulator() as sim:
         await begin(sim)
         pid = sim.read_health().pid
@@ -157,13 +157,13 @@ async def test_a_world_that_raises_costs_its_own_episode_only() -> None:
         ("crash", "(?s)was killed by SIGABRT.*Fatal Python error: Aborted"),
     ],
 )
-async def test_a_world_that_ends_its_process_costs_the_calls_under_way(action: str, words: str) -> None:
+async def test_an_env_that_ends_its_process_costs_the_calls_under_way(action: str, words: str) -> None:
     async with simulator() as sim:
         await begin(sim)
         await begin(sim, batch=1)
         with pytest.raises(WorkerError, match=words):
             await sim.step(0, [0], [(action,)])
-        lost = await sim.step(1, [0, 1], [GO, GO])  # of another batch: its worlds are gone as well
+        lost = await sim.step(1, [0, 1], [GO, GO])  # of another batch: its environments are gone as well
         assert all(isinstance(turn.error, WorkerError) and "restarted" in str(turn.error) for turn in lost)
         assert texts(await begin(sim)) == ["count 0", "count 1", "count 2"]
         assert texts(await sim.step(0, [2], [GO])) == ["count 3"]
@@ -205,7 +205,7 @@ async def test_a_hang_is_found_killed_and_restarted(fault: Callable[..., Any], w
         assert texts(await begin(sim)) == ["count 0", "count 1", "count 2"]
 
 
-async def test_a_slow_batch_whose_worlds_go_on_is_no_hang() -> None:
+async def test_a_slow_batch_whose_envs_go_on_is_no_hang() -> None:
     async with simulator(hang_s=1.5, batch_size=8) as sim:
         await begin(sim, count=8)
         since = time.monotonic()
@@ -261,7 +261,7 @@ async def test_health_says_memory_and_silence() -> None:
         await sim.start()
 
 
-async def test_closing_ends_calls_under_way_and_what_the_world_started() -> None:
+async def test_closing_ends_calls_under_way_and_what_the_env_started() -> None:
     async with simulator() as sim:
         await begin(sim)
         child = (await sim.step(0, [0], [("fork",)]))[0].info["child"]
@@ -285,7 +285,7 @@ async def test_closing_while_it_starts_leaves_nothing() -> None:
 
 PARENT = """
 import asyncio
-from tests.workers.worlds import ODD, Odd
+from tests.workers.odd_envs import ODD, Odd
 from stepwell.workers import ProcessSimulator
 
 async def main():

@@ -1,4 +1,4 @@
-"""The world as agents meet it: observations, commands read kindly, refusals with a reason, the won signal."""
+"""The environment as agents meet it: observations, commands read kindly, refusals with a reason, success."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def text_after(*commands: str) -> str:
 @pytest.mark.parametrize(
     "options", [{"size": "tiny"}, {"size": "full"}, {"size": "tiny", "held_out": "unseen"}]
 )
-def test_the_world_keeps_the_contract(options: dict[str, Any]) -> None:
+def test_the_env_keeps_the_contract(options: dict[str, Any]) -> None:
     report = check_type(Household, HouseholdOptions(**options), num_tasks=20, min_turns_per_s=20)
     assert report.ok, str(report)
 
@@ -213,6 +213,6 @@ def test_tiny_observations_are_short_and_have_no_idle_commands() -> None:
             observation, _, over, _, _ = env.step([env.random_action(rng)])
 
 
-def test_a_world_without_a_task_says_so() -> None:
+def test_an_env_without_a_task_says_so() -> None:
     with pytest.raises(InputError, match="call reset first"):
         Household().observe()

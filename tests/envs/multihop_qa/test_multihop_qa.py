@@ -38,7 +38,7 @@ def answer(text: str) -> str:
 
 
 def tiny(**options: Any) -> MultihopQA:
-    """A tiny world at a question of two hops."""
+    """A tiny environment at a question of two hops."""
     env = MultihopQA(MultihopOptions(size="tiny", **options))
     task = next(
         task for seed in range(100) if len((task := env.make_task(env.options, seed)).content["plan"]) == 2
@@ -58,7 +58,7 @@ def played(env: MultihopQA, task: Task) -> tuple[int, bool, int]:
 
 
 @pytest.mark.parametrize("options", FORMS)
-def test_the_world_keeps_the_contract(options: dict[str, Any]) -> None:
+def test_the_env_keeps_the_contract(options: dict[str, Any]) -> None:
     report = check_env(NAME, options, num_tasks=20)
     assert report.ok, str(report)
 
@@ -229,7 +229,7 @@ def test_the_example_of_the_guide_is_true() -> None:
     assert env.step([answer("47")])[1] == 1.0
 
 
-def test_copies_of_a_world_share_the_index_and_nothing_else() -> None:
+def test_copies_of_an_env_share_the_index_and_nothing_else() -> None:
     env = tiny()
     ahead = copy.deepcopy(env)
     ahead.step([search("AA1")])
@@ -253,7 +253,7 @@ def test_random_actions_can_be_made() -> None:
     assert all(next(iter(call["arguments"].values())) in env.index for call in calls)
 
 
-def test_published_files_are_worlds_too(tmp_path: Path) -> None:
+def test_published_files_are_envs_too(tmp_path: Path) -> None:
     record = {
         "question": "In which land lies the town where Ann Ost was born?",
         "answer": "Norland",

@@ -22,7 +22,7 @@ from stepwell.envs.navigation.room import AGENT_RADIUS, NAMES, NavigationRoom, P
 from stepwell.envs.navigation.things import BY_NAME, KINDS
 
 
-def test_the_world_keeps_the_contract() -> None:
+def test_the_env_keeps_the_contract() -> None:
     report = check_env("navigation", {"image_size": 32}, num_tasks=20)
     assert report.ok, str(report)
 
@@ -113,7 +113,7 @@ def test_the_oracle_goes_around_what_stands_between() -> None:
 
 
 def breadth_first(env: Navigation) -> int:
-    """Fewest actions, over whole poses, written without the world's own search."""
+    """Fewest actions, over whole poses, written without the environment's own search."""
     seen, queue = {env.pose}, deque([(env.pose, 0)])
     while queue:
         pose, length = queue.popleft()
@@ -281,7 +281,7 @@ def test_steps_without_an_image_draw_nothing(monkeypatch: pytest.MonkeyPatch) ->
         env.render()
 
 
-def test_the_table_of_a_task_plays_as_the_world_does() -> None:
+def test_the_table_of_a_task_plays_as_the_env_does() -> None:
     env = playing(task_of(start=[10, 9, 0]), max_turns=2)
     table = env.table()
     rng = random.Random(0)

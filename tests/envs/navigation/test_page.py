@@ -1,4 +1,4 @@
-"""The page about worlds that are seen: its code runs, its tables name the options there are."""
+"""The page about environments that are seen: its code runs, its tables name the options there are."""
 
 from __future__ import annotations
 

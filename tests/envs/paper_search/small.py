@@ -54,7 +54,7 @@ def small_task() -> Task:
 
 
 def small_env(**options: object) -> PaperSearch:
-    """The world over the small library, at the start of its one task; searches return two papers."""
+    """The environment over the small library, at the start of its one task; searches return two papers."""
     given = {"size": "tiny", "num_results": 2, "max_calls": 5, **options}
     env = PaperSearch(PaperSearchOptions.model_validate(given))
     graph = small_graph()

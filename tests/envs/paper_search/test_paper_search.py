@@ -32,7 +32,7 @@ def playing(options: PaperSearchOptions = TINY, seed: int = 0) -> PaperSearch:
 
 
 @pytest.mark.parametrize("options", [TINY, SOME], ids=["tiny", "full texts"])
-def test_the_world_keeps_the_contract(options: PaperSearchOptions) -> None:
+def test_the_env_keeps_the_contract(options: PaperSearchOptions) -> None:
     report = check_type(PaperSearch, options, num_tasks=20)
     assert report.ok, str(report)
 
@@ -128,7 +128,7 @@ def test_bad_calls_are_told_and_change_nothing_else(action: str, reward: float, 
         max_size=15,
     )
 )
-def test_no_call_breaks_the_world_and_rewards_follow_from_the_pool(actions: list[str]) -> None:
+def test_no_call_breaks_the_env_and_rewards_follow_from_the_pool(actions: list[str]) -> None:
     env = small_env()
     for start in range(0, len(actions), 3):
         before, penalties = set(env.pool.papers), env.pool.num_penalties
@@ -325,7 +325,7 @@ def test_the_state_is_the_truth() -> None:
     assert "Recall is 0.50" in env.state()[StateForm.NATURAL_LANGUAGE]
 
 
-def test_copies_of_a_world_share_the_library_and_nothing_else() -> None:
+def test_copies_of_an_env_share_the_library_and_nothing_else() -> None:
     env = small_env()
     twin = copy.deepcopy(env)
     twin.step([search("aaa ccc")])

@@ -1,4 +1,4 @@
-"""Worlds whose packages may be missing: what is said then, and the adapters beside stand-ins.
+"""Environments whose packages may be missing: what is said then, and the adapters beside stand-ins.
 
 The stand-ins have the interface that ManiSkill and RoboCasa publish (names, arguments and shapes), so that
 these tests hold our side of it; they say nothing about the real packages. ManiSkill itself is played in

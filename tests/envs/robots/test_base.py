@@ -1,4 +1,4 @@
-"""What every robot's world gets from `RobotEnv`: chunks, limits, refusals, rewards, the truth in words."""
+"""What every robot environment gets from `RobotEnv`: chunks, limits, refusals, rewards, the true state."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_the_truth_is_told_in_words_and_as_json() -> None:
     assert json.loads(state[StateForm.STRUCTURED]) == {"cart": [0.0], "goal": [5.0]}
 
 
-def test_reset_takes_a_task_of_this_world_or_a_seed() -> None:
+def test_reset_takes_a_task_of_this_env_or_a_seed() -> None:
     env = Track()
     assert env.reset(seed=3)[0].instruction == "drive to the goal"
     assert env.task == Track.make_task(env.options, 3)
@@ -212,7 +212,7 @@ def test_images_are_shown_under_the_names_of_their_cameras() -> None:
     assert list(started(observation="camera", camera="left").observe().arrays) == ["proprio", "left"]
 
 
-def test_a_sound_world_passes_every_check() -> None:
+def test_a_sound_env_passes_every_check() -> None:
     report = check_type(Track)
     assert report.ok, str(report)
 
@@ -304,7 +304,7 @@ def test_a_batch_isolates_a_robot_that_fails() -> None:
     assert turns[1].state["structured"] == '{"cart": [1.0], "goal": [5.0]}'
 
 
-def test_robots_are_among_the_worlds_and_open_by_name_without_a_simulator() -> None:
+def test_robots_are_among_the_envs_and_open_by_name_without_a_simulator() -> None:
     assert set(ROBOT_ENVS) < set(list_env_names())
     for name in ROBOT_ENVS:
         env = make_env(name)
@@ -320,7 +320,7 @@ def test_a_robot_of_ones_own_opens_by_import_path(tmp_path: Any, monkeypatch: py
         find_env_type("own_robot:Not")
 
 
-def test_options_of_another_world_are_refused() -> None:
+def test_options_of_another_env_are_refused() -> None:
     with pytest.raises(InputError, match="use make_env"):
         Track(find_env_type("metaworld").Options())
 

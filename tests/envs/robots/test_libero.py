@@ -13,7 +13,7 @@ from stepwell.envs.robots.libero_env import open_scene
 pytest.importorskip("libero")
 
 
-def test_the_world_keeps_the_contract() -> None:
+def test_the_env_keeps_the_contract() -> None:
     options = {"max_actions": 12, "num_settling": 2, "observation": "both"}
     report = check_env("libero", options, num_tasks=2)
     assert report.ok, str(report)

@@ -9,7 +9,7 @@ import pytest
 from stepwell.cli.main import main
 
 
-def test_a_robots_world_is_shown_with_what_its_policy_sees(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_robots_env_is_shown_with_what_its_policy_sees(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("metaworld")
     assert main(["envs", "show", "metaworld", "--set", "task=push-v3", "--set", "max_actions=70"]) == 0
     out = capsys.readouterr().out
@@ -19,7 +19,7 @@ def test_a_robots_world_is_shown_with_what_its_policy_sees(capsys: pytest.Captur
     assert "the scripted expert's first action: " in out
 
 
-def test_a_robots_world_is_checked_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_robots_env_is_checked_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gymnasium_robotics")
     assert main(["envs", "check", "fetch", "--set", "max_actions=10"]) == 0
     assert "ok      a_chunk_is_its_actions_one_by_one" in capsys.readouterr().out

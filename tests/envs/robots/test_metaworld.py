@@ -62,7 +62,7 @@ def test_a_task_is_named_with_or_without_its_version() -> None:
 
 
 @pytest.mark.parametrize("name", ["reach", "push", "button-press", "basketball", "lever-pull", "drawer-open"])
-def test_an_episode_is_that_of_meta_world_itself(name: str) -> None:
+def test_an_episode_is_that_of_meta_env_itself(name: str) -> None:
     env = make_env("metaworld", {"task": name, "reward": "dense"})
     env.reset(seed=1)  # an earlier episode must not matter
     task = env.make_task(env.options, 7)
@@ -109,7 +109,7 @@ def test_content_is_the_random_vector_and_drawn_within_its_bounds() -> None:
     assert Task("metaworld", task.content, task.instruction, seed=12345).id == task.id
 
 
-def test_a_vector_that_meta_world_would_draw_again_is_refused() -> None:
+def test_a_vector_that_meta_env_would_draw_again_is_refused() -> None:
     env = make_env("metaworld", {"task": "push"})
     near = Task("metaworld", {"task": "push", "vector": [0.0, 0.7, 0.02, 0.0, 0.8, 0.02]})
     with pytest.raises(InputError, match="too near together"):
@@ -145,7 +145,7 @@ def test_a_batch_of_robots_plays_like_each_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["drawer-open", "peg-insert-side"])  # which move bodies of the model
-def test_worlds_of_a_batch_share_a_model_and_do_not_notice(name: str) -> None:
+def test_envs_of_a_batch_share_a_model_and_do_not_notice(name: str) -> None:
     options = {"task": name, "observation": "both", "reward": "dense"}
     tasks = draw_tasks("metaworld", options, "train", 4, seed=0)
     chunks = np.random.default_rng(0).uniform(-1, 1, (4, 3, 5, 4)).astype(np.float32)
@@ -155,11 +155,11 @@ def test_worlds_of_a_batch_share_a_model_and_do_not_notice(name: str) -> None:
         batch.reset(tasks[3:], [2])
         found += [batch.step([2, 0, 1], list(chunks[turn])) for turn in range(2, 4)]
         assert len({id(env._sim.model) for env in batch.envs}) == 1
-    for place, world in enumerate([2, 0, 1]):
+    for place, number in enumerate([2, 0, 1]):
         env = make_env("metaworld", options)
-        env.reset(options={"task": tasks[world]})
+        env.reset(options={"task": tasks[number]})
         for turn in range(4):
-            if world == 2 and turn == 2:
+            if number == 2 and turn == 2:
                 env.reset(options={"task": tasks[3]})
             observation, reward, *_ = env.step(chunks[turn][place])
             assert observation == found[turn][place].observation
@@ -237,7 +237,7 @@ def test_watching_an_episode_does_not_change_it() -> None:
     assert ends[0].tobytes() == ends[1].tobytes()
 
 
-def test_the_world_passes_the_check() -> None:
+def test_the_env_passes_the_check() -> None:
     report = check_env("metaworld", {"task": "button-press"}, num_tasks=3)
     assert report.ok, str(report)
 

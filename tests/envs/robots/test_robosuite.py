@@ -47,7 +47,7 @@ def test_the_seed_of_the_task_places_the_cube(lift) -> None:
     assert all(abs(number) <= 0.031 for place in places for number in place)
 
 
-def test_a_world_keeps_the_contract() -> None:
+def test_an_env_keeps_the_contract() -> None:
     report = check_env("robosuite", {"max_actions": 60, "observation": "both"}, num_tasks=2)
     assert report.ok, str(report)
 

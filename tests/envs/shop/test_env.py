@@ -1,4 +1,4 @@
-"""The shop as a world: the contract, rewards, oracle and random play, both sizes, WebShop's files."""
+"""The shop as an environment: the contract, rewards, oracle and random play, both sizes, WebShop's files."""
 
 from __future__ import annotations
 

@@ -216,5 +216,5 @@ def test_a_view_of_what_is_not_there_is_refused(small: Shop, view: View, problem
         small.page(WANTED, view)
 
 
-def test_copies_of_a_world_share_its_shop(small: Shop) -> None:
+def test_copies_of_an_env_share_its_shop(small: Shop) -> None:
     assert copy.deepcopy(small) is small

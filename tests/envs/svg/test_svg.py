@@ -27,7 +27,7 @@ def playing(task: Task = TASK, **options: object) -> Svg:
     return env
 
 
-def test_the_world_keeps_the_contract() -> None:
+def test_the_env_keeps_the_contract() -> None:
     report = check_env("svg", SMALL, num_tasks=20)
     assert report.ok, str(report)
 

@@ -1,4 +1,4 @@
-"""The smallest robot's world: a point in the plane that must come near a goal. numpy only."""
+"""The smallest robot's environment: a point in the plane that must come near a goal. numpy only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, RobotEnvDescription, Task
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions, round_numbers
 
-NAME = "tests.policies.vla.point_world:PointWorld"
+NAME = "tests.policies.vla.point_env:PointEnv"
 STRIDE = 0.15
 INSTRUCTIONS = ("go to the goal", "reach the mark")
 
@@ -26,7 +26,7 @@ class PointOptions(RobotOptions):
     radius: float = Field(0.12, gt=0)
 
 
-class PointWorld(RobotEnv):
+class PointEnv(RobotEnv):
     """Positions in [-1, 1] squared; an action moves the point by at most `STRIDE` along each axis."""
 
     name: ClassVar[str] = NAME

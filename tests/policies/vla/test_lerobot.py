@@ -7,7 +7,7 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
-from tests.policies.vla.point_world import NAME, STRIDE, PointWorld
+from tests.policies.vla.point_env import NAME, STRIDE, PointEnv
 
 from stepwell.core import ArrayState, ConfigError, Request, SamplingParams, Status
 from stepwell.envs.batch import EnvBatch
@@ -44,9 +44,9 @@ class Stepping:
 
 
 @pytest.mark.parametrize(("policy", "chunk"), [(Homing(), 1), (Stepping(), 1)])
-def test_it_plays_our_worlds_and_leaves_trajectories_without_logprobs(policy: object, chunk: int) -> None:
+def test_it_plays_our_envs_and_leaves_trajectories_without_logprobs(policy: object, chunk: int) -> None:
     rollout = Rollout(EnvBatch(NAME, {}, 3), RobotPlayer(NAME), LeRobotSampler(policy, chunk=chunk))
-    jobs = [Job(PointWorld.make_task(None, i), "g", i) for i in range(5)]
+    jobs = [Job(PointEnv.make_task(None, i), "g", i) for i in range(5)]
     played = rollout.run(jobs, SamplingParams()).trajectories
     assert [t.status for t in played] == [Status.SUCCESS] * 5
     assert all(step.behavior_logprobs.size == 0 for t in played for step in t.steps)

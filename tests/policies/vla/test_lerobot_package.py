@@ -1,4 +1,4 @@
-"""A policy of LeRobot itself: made, taught, saved and loaded with the package, then played in a world here.
+"""A policy of LeRobot itself: made, taught, saved and loaded with the package, then played here.
 
 Skipped where lerobot is not installed; `make test-extra-lerobot` has an environment for it.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.policies.vla.point_world import NAME, STRIDE, PointWorld
+from tests.policies.vla.point_env import NAME, STRIDE, PointEnv
 
 from stepwell.core import ArrayState, Request, SamplingParams, Status
 from stepwell.envs.batch import EnvBatch
@@ -79,9 +79,9 @@ def sampler(path: Path, chunk: int = 1) -> LeRobotSampler:
     return LeRobotSampler.from_pretrained(path, chunk=chunk)
 
 
-def test_a_saved_policy_of_lerobot_plays_a_world_of_ours(saved: Path) -> None:
+def test_a_saved_policy_of_lerobot_plays_an_env_of_ours(saved: Path) -> None:
     rollout = Rollout(EnvBatch(NAME, {}, 3), RobotPlayer(NAME), sampler(saved))
-    jobs = [Job(PointWorld.make_task(None, i), "g", i) for i in range(8)]
+    jobs = [Job(PointEnv.make_task(None, i), "g", i) for i in range(8)]
     played = rollout.run(jobs, SamplingParams()).trajectories
     assert [t.status for t in played] == [Status.SUCCESS] * 8
     assert all(step.behavior_logprobs.size == 0 for t in played for step in t.steps)

@@ -167,19 +167,19 @@ def test_a_directory_that_is_no_robot_policy_is_refused(tmp_path: Path) -> None:
         VLAPolicy.from_pretrained(tmp_path)
 
 
-def test_settings_make_the_policy_and_a_world_of_another_kind_is_refused(tmp_path: Path) -> None:
-    world = RobotEnvDescription("w", shape("flow").arrays, DIM, 10)
+def test_settings_make_the_policy_and_an_env_of_another_kind_is_refused(tmp_path: Path) -> None:
+    description = RobotEnvDescription("w", shape("flow").arrays, DIM, 10)
     config = PolicyConfig(critic="shared", vla=shape("flow").config)
-    made, again = (VLAPolicy.from_config(config, world, seed) for seed in (1, 1))
+    made, again = (VLAPolicy.from_config(config, description, seed) for seed in (1, 1))
     assert all(torch.equal(a, b) for a, b in zip(made.parameters(), again.parameters(), strict=True))
     made.save_pretrained(tmp_path / "p")
     config = config.model_copy(update={"model": str(tmp_path / "p")})
-    VLAPolicy.from_config(config, world)
+    VLAPolicy.from_config(config, description)
     other = RobotEnvDescription("other", {"proprio": ArraySpec((9,))}, DIM, 10)
     with pytest.raises(ConfigError, match=r"proprio \[3\].*other has proprio \[9\]"):
         VLAPolicy.from_config(config, other)
     with pytest.raises(ConfigError, match="bfloat16"):
-        VLAPolicy.from_config(config.model_copy(update={"dtype": "bfloat16"}), world)
+        VLAPolicy.from_config(config.model_copy(update={"dtype": "bfloat16"}), description)
 
 
 def test_steps_of_another_policy_are_refused() -> None:
