@@ -6,6 +6,10 @@ import importlib
 
 import pytest
 
+from stepwell.core import ImageStore
+from stepwell.rendering import Renderer
+from stepwell.rendering.tiny import build_tokenizer
+
 
 @pytest.mark.parametrize(
     ("package", "old", "new"),
@@ -28,3 +32,26 @@ def test_an_old_name_gives_the_new_object_with_a_warning(package: str, old: str,
 def test_a_name_that_never_was_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         importlib.import_module("stepwell.core").nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("module", "owner", "old", "new"),
+    [
+        ("stepwell.rendering", "Renderer", "text_of", "read_text"),
+        ("stepwell.rendering", "Conversation", "sampled", "record_action"),
+        ("stepwell.policies.vla", "VLAPolicy", "fresh", "from_shape"),
+    ],
+)
+def test_an_old_member_is_the_new_one_with_a_warning(module: str, owner: str, old: str, new: str) -> None:
+    found = getattr(importlib.import_module(module), owner)
+    with pytest.warns(DeprecationWarning, match=f"{owner}.{old} is now {owner}.{new}"):
+        assert getattr(found, old) == getattr(found, new)
+
+
+def test_an_old_argument_is_passed_on_with_a_warning_and_never_beside_the_new_one() -> None:
+    tokenizer, store = build_tokenizer(), ImageStore()
+    with pytest.warns(DeprecationWarning, match=r"Renderer.__init__\(pictures=\) is now image_store="):
+        renderer = Renderer(tokenizer, pictures=store)  # type: ignore[call-arg]
+    assert renderer.image_store is store
+    with pytest.raises(TypeError, match="pictures= is the old name of image_store="):
+        Renderer(tokenizer, pictures=store, image_store=store)  # type: ignore[call-arg]

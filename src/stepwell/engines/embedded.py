@@ -39,6 +39,7 @@ from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import EngineError, InputError, WeightsError
 from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, Sampled
+from stepwell.core.renamed import renamed_arguments
 from stepwell.core.step import TokenAction
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle
 from stepwell.engines.core import EngineCore, Finished
@@ -65,6 +66,7 @@ class _Job:
 class EmbeddedEngine:
     """Samples actions from a transformers causal language model. A `Sampler`."""
 
+    @renamed_arguments(pictures="image_store")
     def __init__(
         self,
         model: Any,
@@ -93,6 +95,7 @@ class EmbeddedEngine:
         self._closed = False
 
     @classmethod
+    @renamed_arguments(pictures="image_store")
     def from_pretrained(
         cls,
         name_or_path: str | Path,
@@ -105,7 +108,7 @@ class EmbeddedEngine:
     ) -> EmbeddedEngine:
         """Build an engine for a Hugging Face directory or a built-in name, with its tokenizer if it has one.
 
-        A vision-language model gets its pixels from `images`.
+        A vision-language model gets its pixels from `image_store`.
         """
         check_dtype(dtype, device)
         model, tokenizer = open_model(name_or_path, dtype)

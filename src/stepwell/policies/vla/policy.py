@@ -43,6 +43,7 @@ from stepwell.core import (
     WeightsError,
 )
 from stepwell.core.arrays import FloatArray
+from stepwell.core.renamed import renamed_members
 from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, check_finite, evaluate, pack_arrays
 from stepwell.packing.arrays import stack_states
 from stepwell.policies.atomic_directory import write_directory_atomically
@@ -57,6 +58,7 @@ _CRITIC_FILE = "critic.safetensors"
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 
 
+@renamed_members(fresh="from_shape")
 class VLAPolicy:
     """A robot policy with optional critic and reference."""
 
