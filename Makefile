@@ -48,10 +48,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/stepwell demo --seed $(demo_seed)
 
-# The pool is tested against a real PostgreSQL, robots with pictures: what that needs of the system is
-# installed here where that is allowed, else said aloud.
+# The pool is tested against a real PostgreSQL, robots with pictures, the web with a real browser: what that
+# needs of the system is installed here where that is allowed, else said aloud.
 test-needs: $(STAMP)
 	@bash scripts/install_gl.sh
+	@bash scripts/install_chromium.sh
 	@$(BIN)/python tests/pool/postgres.py --install
 
 test: test-needs

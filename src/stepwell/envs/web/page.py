@@ -36,7 +36,8 @@ class PageView:
     `html` is the whole page in simplified form; `observation.py` cuts it to a budget. `elements` are in
     document order. `tabs` are the titles of the open tabs and `tab` is the index of the focused one.
     `notice` tells the agent what happened outside of the page: a dialog, a refused address, a download, a
-    time-out, an element that is not there.
+    time-out, an element that is not there. `viewport` are the lines of `html` in the viewport: the first, and
+    the one after the last.
     """
 
     url: str
@@ -47,6 +48,7 @@ class PageView:
     tabs: tuple[str, ...]
     tab: int
     notice: str = ""
+    viewport: tuple[int, int] = (0, 0)
 
     def find_element(self, element_id: str) -> PageElement | None:
         """The element with this id; None if the page has none."""

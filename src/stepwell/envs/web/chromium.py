@@ -1,0 +1,397 @@
+"""The Chromium driver: a real browser with scripts, through Playwright.
+
+    act ─► refuse_action ─► do_action ─► settle_page ─► recover_page ─► read_page ─► PageView
+
+Waiting. After an action the page is read once its load has ended and no document, script or request that it
+started is under way, at most `timeout_s` later. Whatever is there then is read, and the notice says that the
+page still loads. A page whose scripts never yield is closed and replaced by a blank one.
+
+What leaves a page: pop-ups become tabs and get the focus; alerts and confirmations are accepted, prompts
+dismissed, and their text is in the notice; downloads are refused; a navigation that fails or is not allowed
+leads back to the page before, with a notice.
+
+Which hosts exist is decided by the browser's own resolver (`browser.py`), not here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from importlib import resources
+from typing import Any, Literal, TypeVar
+
+from stepwell.core import EnvError
+from stepwell.envs.tiles import Image
+from stepwell.envs.web.actions import WebAction
+from stepwell.envs.web.addresses import (
+    BLANK,
+    AllowedHosts,
+    resolve_typed_address,
+    write_resolver_rules,
+)
+from stepwell.envs.web.browser import BrowserHost, find_browser_host
+from stepwell.envs.web.chromium_pages import ChromiumTab
+from stepwell.envs.web.controls import find_option, refuse_action, refuse_address
+from stepwell.envs.web.light import (
+    LAST_TAB,
+    MAX_TABS,
+    MISSING_VALUE,
+    NO_EARLIER,
+    NO_LATER,
+    TOO_MANY_TABS,
+)
+from stepwell.envs.web.marks import decode_image, draw_marks
+from stepwell.envs.web.observation import FLOW_LINES, make_view, place_viewport
+from stepwell.envs.web.page import PageView
+from stepwell.envs.web.simplify import SimplePage, simplify_page
+from stepwell.envs.web.snapshot import MAX_DEPTH, MAX_NODES, Snapshot, make_node
+
+COLLECT = resources.files("stepwell.envs.web").joinpath("collect.js").read_text()
+LISTEN = resources.files("stepwell.envs.web").joinpath("listen.js").read_text()
+BOXES = (
+    "([key, places]) => places.map(place => window[key].elements[place].getBoundingClientRect())"
+    ".map(box => [box.x, box.y, box.width, box.height])"
+)
+SCREEN = {"width": 1280, "height": 720}
+CLICK_MS = 2000  # after that an element counts as covered and is clicked by script
+KEYS = {
+    "ctrl": "Control",
+    "cmd": "Meta",
+    "command": "Meta",
+    "return": "Enter",
+    "esc": "Escape",
+    "del": "Delete",
+}
+T = TypeVar("T")
+
+
+class ChromiumDriver:
+    """One context of a real browser.
+
+    `serve` starts the server of the allowed hosts on this machine and returns its port (see `TaskStart`).
+    `viewport`: "flow" counts lines as the light driver does, "screen" goes by what the screen shows.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[], int] | None = None,
+        timeout_s: float = 10.0,
+        viewport: Literal["flow", "screen"] = "flow",
+        host: BrowserHost | None = None,
+    ) -> None:
+        self._serve, self._timeout_s, self._is_flow = serve, timeout_s, viewport == "flow"
+        self._host = host
+        self._key = "k" + secrets.token_hex(8)
+        self._allowed = AllowedHosts(())
+        self._context: Any = None
+        self._tabs: list[ChromiumTab] = []
+        self._tab = 0
+        self._notices: list[str] = []
+        self._closing: asyncio.Future[None] | None = None
+        self._page = SimplePage()
+        self._snapshot = Snapshot(BLANK, "", make_node("body"), BLANK)
+
+    def open(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        allowed_hosts: Sequence[str],
+        storage_state: Any = None,
+    ) -> PageView:
+        """Start afresh at `url`; a site that does not answer is an `EnvError`."""
+        self.close()
+        self._allowed = AllowedHosts.from_names(allowed_hosts)
+        rules = write_resolver_rules(self._allowed, self._serve() if self._serve else None)
+        return self._run(self._open(rules, url, dict(headers), storage_state), 3 * self._timeout_s + 120)
+
+    def act(self, action: WebAction) -> PageView:
+        """Do one action."""
+        return self._run(self._act(action), 3 * self._timeout_s + 30)
+
+    def view(self) -> PageView:
+        """The focused tab now, read again."""
+        return self._run(self._view(), self._timeout_s + 30)
+
+    def raw_html(self) -> str:
+        """The HTML of the focused tab as it stands now."""
+        html: str = self._run(self._focused.page.content(), self._timeout_s + 30)
+        return html
+
+    def screenshot(self, with_marks: bool = False) -> Image | None:
+        """The focused tab as an image; with marks, the ids of the elements stand beside them."""
+        return self._run(self._screenshot(with_marks), self._timeout_s + 30)
+
+    def close(self) -> None:
+        """Give the context back."""
+        if self._context is not None and self._host is not None and not self._host.is_closed:
+            context, self._context = self._context, None
+            self._host.run_call(self._host.close_context(context), 30)
+        self._context = None
+        self._tabs = []
+
+    @property
+    def _focused(self) -> ChromiumTab:
+        if not self._tabs:
+            raise EnvError("no page is open; call open first")
+        return self._tabs[self._tab]
+
+    def _run(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Run in the browser's loop; a browser that is gone is an `EnvError`."""
+        if self._host is None or self._host.is_closed:
+            self._host = find_browser_host()
+        from playwright.async_api import Error
+
+        try:
+            return self._host.run_call(call, timeout_s)
+        except Error as error:
+            raise EnvError(f"the browser failed: {_first_line(error)}") from error
+
+    async def _open(self, rules: str, url: str, headers: dict[str, str], storage_state: Any) -> PageView:
+        assert self._host is not None
+        self._context = await self._host.open_context(
+            rules,
+            extra_http_headers=headers,
+            storage_state=storage_state,
+            viewport=SCREEN,
+            accept_downloads=False,
+            service_workers="block",
+            locale="en-US",
+            timezone_id="UTC",
+            reduced_motion="reduce",
+        )
+        self._context.set_default_timeout(1000 * self._timeout_s)
+        await self._context.add_init_script(f"({LISTEN})({self._key!r})")
+        self._context.on("page", self._add_page)
+        self._context.on("dialog", self._answer_dialog)
+        self._tabs, self._tab, self._notices = [], 0, []
+        await self._context.new_page()
+        await self._go(resolve_typed_address(url, BLANK))
+        await self._finish_action()
+        if self._focused.page.url == BLANK:
+            raise EnvError(f"the start page {url} cannot be opened: {'; '.join(self._notices)}")
+        return await self._view()
+
+    def _add_page(self, page: Any) -> None:
+        """A tab appeared: by an action of ours or by a pop-up."""
+        if len(self._tabs) >= MAX_TABS:
+            self._notices.append(TOO_MANY_TABS)
+            self._closing = asyncio.ensure_future(page.close())
+            return
+        self._tabs.append(ChromiumTab(page, self._notices))
+        self._tab = len(self._tabs) - 1
+        page.on("close", self._drop_page)
+
+    def _drop_page(self, page: Any) -> None:
+        place = next((i for i, tab in enumerate(self._tabs) if tab.page is page), None)
+        if place is None:
+            return
+        del self._tabs[place]
+        if place <= self._tab:
+            self._tab = max(0, self._tab - 1)
+
+    async def _answer_dialog(self, dialog: Any) -> None:
+        words = " ".join(dialog.message.split())[:300]
+        accepts = dialog.type != "prompt"
+        if dialog.type != "beforeunload":
+            done = "accepted" if accepts else "dismissed"
+            self._notices.append(f"the page showed the {dialog.type} {words!r}, which was {done}")
+        await (dialog.accept() if accepts else dialog.dismiss())
+
+    async def _act(self, action: WebAction) -> PageView:
+        self._notices.clear()
+        refusal = refuse_action(self._page, action, self._allowed, self._snapshot.base)
+        if refusal:
+            return self._make_view([refusal])
+        await self._do_action(action)
+        await self._finish_action()
+        return await self._view()
+
+    async def _do_action(self, action: WebAction) -> None:
+        """Do it; what Playwright cannot do in time is told to the agent."""
+        from playwright.async_api import TimeoutError as PageTimeoutError
+
+        try:
+            call = getattr(self, f"_do_{action.name}")(action)
+            await asyncio.wait_for(call, self._timeout_s + CLICK_MS / 1000)
+        except (TimeoutError, PageTimeoutError):
+            self._notices.append(f"{action.name} did not end within {self._timeout_s:g} seconds")
+
+    async def _finish_action(self) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        for _ in range(MAX_TABS + 2):
+            if not self._tabs:  # the page closed itself: an agent always has a tab
+                await self._context.new_page()
+            tab = self._focused
+            if not await tab.settle_page(deadline):
+                self._notices.append(f"the page still loads after {self._timeout_s:g} seconds")
+            refusal = await tab.recover_page(self._allowed)
+            if not refusal and tab in self._tabs and tab is self._focused:
+                return
+            if refusal:
+                self._notices.append(refusal)
+                if tab.has_no_history and len(self._tabs) > 1:
+                    await tab.page.close()
+
+    async def _view(self) -> PageView:
+        await self._read_page()
+        notices, self._notices[:] = list(self._notices), []
+        return self._make_view(notices)
+
+    async def _read_page(self) -> None:
+        raw = await self._focused.collect_page(
+            COLLECT, {"key": self._key, "maxNodes": MAX_NODES, "maxDepth": MAX_DEPTH}, self._timeout_s
+        )
+        if raw is None:
+            self._notices.append("the page did not answer and was closed")
+            dead = self._focused
+            await self._context.new_page()
+            await dead.drop_page()
+            raw = await self._focused.collect_page(
+                COLLECT, {"key": self._key, "maxNodes": MAX_NODES, "maxDepth": MAX_DEPTH}, self._timeout_s
+            )
+        if raw is None:
+            raise EnvError("the browser does not answer any more")
+        data = json.loads(raw)
+        self._snapshot = Snapshot(
+            data["url"], " ".join(data["title"].split()), data["body"], data["base"], data["isCut"]
+        )
+        self._notices += [_tell_invalid(*item) for item in data["invalid"][:1]]
+        self._page = simplify_page(self._snapshot)
+        self._focused.title = self._snapshot.title
+
+    def _make_view(self, notices: Sequence[str]) -> PageView:
+        titles = tuple(tab.title for tab in self._tabs)
+        offset = self._focused.offset if self._is_flow else -1
+        notice = "; ".join(dict.fromkeys(notices))
+        return make_view(
+            self._page,
+            self._snapshot.url,
+            self._snapshot.title,
+            titles,
+            self._tab,
+            offset=offset,
+            notice=notice,
+        )
+
+    async def _screenshot(self, with_marks: bool) -> Image:
+        image = decode_image(await self._focused.page.screenshot(animations="disabled", caret="hide"))
+        if not with_marks:
+            return image
+        places = [node[3] for node in self._page.nodes.values()]
+        boxes = await self._focused.page.evaluate(BOXES, [self._key, places])
+        return draw_marks(image, dict(zip(self._page.nodes, boxes, strict=True)))
+
+    async def _find_handle(self, action: WebAction) -> Any:
+        place = self._page.nodes[action.element][3]
+        found = await self._focused.page.evaluate_handle(
+            "([key, place]) => window[key].elements[place]", [self._key, place]
+        )
+        return found.as_element()
+
+    async def _do_click(self, action: WebAction) -> None:
+        from playwright.async_api import TimeoutError as PageTimeoutError
+
+        handle = await self._find_handle(action)
+        opens_tab = self._page.nodes[action.element][1].get("target", "").lower() in ("_blank", "blank")
+        num_tabs = len(self._tabs)
+        try:
+            await handle.click(timeout=CLICK_MS)
+        except PageTimeoutError:
+            await handle.evaluate("element => element.click()")
+        if opens_tab:
+            deadline = time.monotonic() + 2
+            while len(self._tabs) == num_tabs and not self._notices and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+
+    async def _do_hover(self, action: WebAction) -> None:
+        await (await self._find_handle(action)).hover(timeout=CLICK_MS, force=True)
+
+    async def _do_type(self, action: WebAction) -> None:
+        await (await self._find_handle(action)).fill(action.argument, force=True)
+
+    async def _do_search(self, action: WebAction) -> None:
+        handle = await self._find_handle(action)
+        await handle.fill(action.argument, force=True)
+        await handle.press("Enter")
+
+    async def _do_press(self, action: WebAction) -> None:
+        from playwright.async_api import Error
+
+        keys = "+".join(KEYS.get(key.lower(), key) for key in action.argument.strip().split("+"))
+        keys = keys if "+" in keys or len(keys) == 1 else keys[:1].upper() + keys[1:]
+        try:
+            await self._focused.page.keyboard.press(keys)
+        except Error as error:
+            if "Unknown key" not in str(error):
+                raise
+            self._notices.append(f"there is no key {action.argument[:50]!r}")
+        steps = {"pagedown": 1, "pageup": -1, "home": -1_000_000, "end": 1_000_000}
+        if keys.lower() in steps:
+            self._move_viewport(steps[keys.lower()])
+
+    async def _do_select_dropdown_option(self, action: WebAction) -> None:
+        place = find_option(self._page.nodes[action.element], action.argument)
+        await (await self._find_handle(action)).select_option(index=place, force=True)
+
+    async def _do_scroll(self, action: WebAction) -> None:
+        direction = 1 if action.argument == "down" else -1
+        await self._focused.page.evaluate("d => window.scrollBy(0, d * window.innerHeight)", direction)
+        self._move_viewport(direction)
+
+    def _move_viewport(self, pages: int) -> None:
+        tab = self._focused
+        tab.offset, _ = place_viewport(tab.offset + pages * FLOW_LINES, len(self._page.lines))
+
+    async def _do_new_tab(self, action: WebAction) -> None:
+        if len(self._tabs) >= MAX_TABS:
+            self._notices.append(TOO_MANY_TABS)
+        else:
+            await self._context.new_page()
+
+    async def _do_tab_focus(self, action: WebAction) -> None:
+        if int(action.argument) >= len(self._tabs):
+            last = len(self._tabs) - 1
+            self._notices.append(f"there is no tab {action.argument}; the tabs are 0 to {last}")
+            return
+        self._tab = int(action.argument)
+        await self._focused.page.bring_to_front()
+
+    async def _do_close_tab(self, action: WebAction) -> None:
+        if len(self._tabs) == 1:
+            self._notices.append(LAST_TAB)
+        else:
+            await self._focused.page.close()
+
+    async def _do_goto(self, action: WebAction) -> None:
+        url = resolve_typed_address(action.argument, self._snapshot.url)
+        refusal = refuse_address(url, action.argument, self._allowed)
+        if not refusal and url == BLANK:
+            refusal = "the blank page is opened by a new tab"
+        if refusal:
+            self._notices.append(refusal)
+        else:
+            await self._go(url)
+
+    async def _go(self, url: str) -> None:
+        await self._focused.visit_address(url, self._timeout_s)
+
+    async def _do_go_back(self, action: WebAction) -> None:
+        if not await self._focused.move_in_history(-1):
+            self._notices.append(NO_EARLIER)
+
+    async def _do_go_forward(self, action: WebAction) -> None:
+        if not await self._focused.move_in_history(1):
+            self._notices.append(NO_LATER)
+
+
+def _tell_invalid(name: str, is_missing: bool, message: str) -> str:
+    """Why a form was not sent."""
+    return MISSING_VALUE.format(name) if is_missing else f"the field {name}: {message[:200]}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0][:300]

@@ -1,0 +1,167 @@
+"""One tab of Chromium: waits until a page has settled, finds out what went wrong, reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
+from stepwell.envs.web.addresses import BLANK, AllowedHosts
+
+AWAITED = frozenset({"document", "xhr", "fetch", "script"})
+ERROR_PAGE = "chrome-error:"
+_SETTLE = "() => new Promise(done => setTimeout(() => requestAnimationFrame(() => setTimeout(done, 0)), 0))"
+
+
+class ChromiumTab:
+    """A Playwright page with what is known about it. `notices` is the driver's list."""
+
+    def __init__(self, page: Any, notices: list[str]) -> None:
+        self.page = page
+        self.title = ""
+        self.offset = 0  # first line of the viewport, as in the light driver
+        self.has_no_history = True
+        self._notices = notices
+        self._requests: set[Any] = set()
+        self._failure: tuple[str, str] | None = None
+        self._changed = asyncio.Event()
+        self._devtools: Any = None
+        page.on("request", self._note_request)
+        page.on("requestfinished", self._note_end)
+        page.on("requestfailed", self._note_failure)
+        page.on("framenavigated", self._note_navigation)
+        page.on("download", self._note_download)
+
+    def _note_request(self, request: Any) -> None:
+        if request.resource_type in AWAITED:
+            self._requests.add(request)
+        if request.redirected_from is not None:
+            self._requests.discard(request.redirected_from)
+
+    def _note_end(self, request: Any) -> None:
+        self._requests.discard(request)
+        self._changed.set()
+
+    def _note_failure(self, request: Any) -> None:
+        if request.is_navigation_request() and request.frame == self.page.main_frame:
+            self._failure = request.url, request.failure or "failed"
+        self._note_end(request)
+
+    def _note_navigation(self, frame: Any) -> None:
+        if frame == self.page.main_frame:
+            self.offset = 0
+            if not frame.url.startswith((BLANK, ERROR_PAGE)):
+                self.has_no_history = False
+            self._changed.set()
+
+    def _note_download(self, download: Any) -> None:
+        self._notices.append(f"the download of {download.suggested_filename} was refused")
+
+    async def visit_address(self, url: str, timeout_s: float) -> None:
+        """Go there; a failure is kept for `recover_page`."""
+        from playwright.async_api import Error
+
+        self._failure = None
+        try:
+            await self.page.goto(url, wait_until="commit", timeout=1000 * timeout_s)
+        except Error as error:
+            words = str(error)
+            if "Download is starting" in words:
+                return
+            if "closed" in words or "crash" in words:
+                raise
+            if "Timeout" in words:
+                self._notices.append(f"the page did not load in {timeout_s:g} seconds")
+            self._failure = self._failure or (url, words.split("\n", 1)[0])
+
+    async def settle_page(self, deadline: float) -> bool:
+        """Wait until the page is still; False if it is not at the deadline."""
+        from playwright.async_api import Error
+
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                await asyncio.wait_for(self._settle_once(), left)
+            except TimeoutError:
+                return False
+            except Error as error:
+                words = str(error)
+                if "destroyed" in words or "navigat" in words or "detached" in words:
+                    continue  # another page came meanwhile: wait for that one
+                if self.page.is_closed():
+                    return True
+                if "Timeout" in words:
+                    return False
+                raise
+            if not self._requests:
+                return True
+        return False
+
+    async def _settle_once(self) -> None:
+        await self.page.evaluate(_SETTLE)
+        while self._requests:
+            self._changed.clear()
+            await self._changed.wait()
+        await self.page.wait_for_load_state("load")
+
+    async def recover_page(self, allowed: AllowedHosts) -> str:
+        """After a failed navigation return to the page before; why it failed, or ""."""
+        failure, self._failure = self._failure, None
+        is_error = self.page.url.startswith(ERROR_PAGE)
+        if failure is None and not is_error:
+            return ""
+        url, words = failure or (self.page.url, "failed")
+        if is_error and not self.page.is_closed():
+            await self._leave_error_page()
+        elif "ERR_ABORTED" in words:  # a download or an answer without content: the page stayed
+            return ""
+        if not allowed.allow_address(url):
+            return f"the address {url[:200]} is not allowed here"
+        if "ERR_TOO_MANY_REDIRECTS" in words:
+            return "the site redirects without end"
+        code = next((part for part in words.split() if "ERR_" in part), words)
+        return f"the address {url[:200]} cannot be opened: {code.removeprefix('net::')}"
+
+    async def _leave_error_page(self) -> None:
+        if not await self.move_in_history(-1):
+            await self.page.goto(BLANK)
+        self._failure = None
+
+    async def move_in_history(self, step: int) -> bool:
+        """Go back or forward; False if there is no page (a blank first page does not count)."""
+        session = await self._find_devtools()
+        history = await session.send("Page.getNavigationHistory")
+        place = history["currentIndex"] + step
+        entries = history["entries"]
+        if not 0 <= place < len(entries) or entries[place]["url"] == BLANK:
+            return False
+        move = self.page.go_back if step < 0 else self.page.go_forward
+        await move(wait_until="commit")
+        return True
+
+    async def collect_page(self, script: str, arguments: dict[str, Any], timeout_s: float) -> str | None:
+        """Read the page with a script; None if the page does not answer."""
+        from playwright.async_api import Error
+
+        deadline = time.monotonic() + timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                raw: str = await asyncio.wait_for(self.page.evaluate(script, arguments), left)
+                return raw
+            except TimeoutError:
+                return None
+            except Error as error:
+                if not any(word in str(error) for word in ("destroyed", "navigat", "detached")):
+                    raise
+                await self.settle_page(deadline)
+        return None
+
+    async def drop_page(self) -> None:
+        """Close a page that may not answer."""
+        with suppress(TimeoutError):  # it goes with its context
+            await asyncio.wait_for(self.page.close(run_before_unload=False), 5)
+
+    async def _find_devtools(self) -> Any:
+        if self._devtools is None:
+            self._devtools = await self.page.context.new_cdp_session(self.page)
+        return self._devtools
