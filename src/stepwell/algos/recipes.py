@@ -6,7 +6,7 @@
     reward_parts                        what the step reward is the sum of
 
 A `Recipe` is data. The trainer executes it and knows no algorithm by name: what it must know of a function
-stands in the function's declaration (`declarations.py`). Any combination may be written down. A recipe
+is in the function's declaration (`declarations.py`). Any combination may be written down. A recipe
 refuses on construction what cannot work and what would silently be ignored: unknown names and arguments, a
 critic that is read but never trained, cross-entropy towards targets that are no probabilities, a KL in
 rewards that the credit never reads.
@@ -353,7 +353,7 @@ def list_recipes() -> dict[str, str]:
 
 
 def find_recipe(name: str | Recipe) -> Recipe:
-    """A recipe by its name or `module:NAME`; one that is given as such is handed back."""
+    """A recipe by its name or `module:NAME`; a `Recipe` is returned as it is."""
     if isinstance(name, Recipe):
         return name
     if name in RECIPES:

@@ -1,9 +1,9 @@
-"""What can be had without looking: random play, and the best fixed plan for all boards alike.
+"""Baselines that do not look at the observation: random play, and the best fixed plan.
 
-A blind plan is one list of actions, the same for every task. The best one on the training tasks is
-sought by beam search (all prefixes of a length at once, on tables of the tasks; the beam ranks
-them by tasks solved and by how near the others are), then scored on other tasks. An agent that
-scores no more than this has not learnt to look.
+A blind plan is one list of actions, the same for every task. A beam search finds a good one on the training
+tasks: it extends all prefixes of one length at once, on tables of the tasks, and ranks them by the tasks they
+solve and by the distance of the other tasks to the goal. The plan is then scored on other tasks. An agent
+that scores no more than this has not learnt to use its observations.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def score_plan(tables: TableBatch, plan: Sequence[int]) -> float:
 
 
 def _search_plan(tables: TableBatch, length: int, beam_width: int) -> tuple[int, ...]:
-    """Keep the `beam_width` best prefixes, lengthen each by every action, and so on."""
+    """Extend the `beam_width` best prefixes by every action, and repeat."""
     num_tasks, _, num_actions = tables.leads.shape
     rows = np.arange(num_tasks)
     close = tables.compute_closeness(length)

@@ -1,9 +1,9 @@
 """Many copies of one environment, stepped together; one that fails does not stop the others.
 
 An environment that raises yields a `Turn` with an `EnvError` (the cause attached) and is left out until
-its next reset. So does one that calls `sys.exit`: it ends no process of ours. Mistakes of the caller about
-the batch itself (an index that is not there, as many actions as indices) are raised at once. The environments
-take turns: a batch belongs to one thread at a time.
+its next reset. The same holds for one that calls `sys.exit`. Mistakes of the caller about the batch itself
+(an unknown index, more or fewer actions than indices) are raised at once. The environments run one after the
+other: a batch belongs to one thread at a time.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ _THINKING = "<think>\nThe sky looks blue.\n</think>\n\nBlue."
 class TemplateReport:
     """What a chat template can do.
 
-    `extends`: a plain conversation can go on from the ids the engine saw and produced.
-    `extends_thinking`, `extends_tools`: so can one whose turns think aloud in `<think>`,
-    or one with tools. `system`, `tools`, `tool_calls`, `tool_results`: the template writes
-    such things, neither refusing nor dropping them. `end_ids`: tokens that end a turn, which
-    an engine should stop at. `problems` says in words what does not work.
+    `extends`: a plain conversation can continue from the ids that the engine read and sampled.
+    `extends_thinking`, `extends_tools`: the same for turns with `<think>` and for turns with tools.
+    `system`, `tools`, `tool_calls`, `tool_results`: the template writes them, without refusing or dropping.
+    `end_ids`: the tokens that end a turn; an engine should stop at them. `problems`: what does not work, in
+    words.
     """
 
     extends: bool
@@ -137,7 +137,7 @@ def _tool_dialogue() -> tuple[Message, ...]:
 
 
 def _written_call(template: ChatTemplate, tools: Sequence[ToolSchema]) -> str:
-    """How the template spells a tool call; empty where it cannot."""
+    """How the template writes a tool call; empty if it cannot."""
     asked, calls, _ = _tool_dialogue()
     try:
         before = template.render_text((asked,), tools, prompt=False)
@@ -147,7 +147,7 @@ def _written_call(template: ChatTemplate, tools: Sequence[ToolSchema]) -> str:
 
 
 def _extension_problem(template: ChatTemplate, ending: TurnEnding, answer: str) -> str | None:
-    """Play two answers through the extension; None when both times it holds."""
+    """Extend a conversation by two answers; None if both extensions are exact."""
     answer = answer if answer.startswith(ending.prompt_extra) else ending.prompt_extra + answer
     turns = [Message.user("What color is the sky?"), Message.assistant(answer), Message.user("And grass?")]
     turns += [Message.assistant(answer), Message.user("Thank you.")]

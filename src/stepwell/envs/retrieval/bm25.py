@@ -5,11 +5,11 @@ The score of a document d for the distinct words w of a query is
     sum over w of  idf(w) * f / (f + k1 * (1 - b + b * |d| / mean length)),
     idf(w) = log(1 + (N - n + 1/2) / (n + 1/2))
 
-with f the times w is in d, n the documents that hold w, N all documents. What a word adds to a document
-does not depend on the query, so it is computed once, when the index is built; a search adds up one list
-per word. Lists are laid end to end, `starts[w]` to `starts[w + 1]` being those of word w; of the commonest
-words there is a whole row as well, since adding rows is faster than adding at places.
-A document that shares no word with the query is no result.
+where f is the number of times that w occurs in d, n the number of documents with w, and N the number of all
+documents. What a word adds to a document does not depend on the query, so it is computed once, when the index
+is built. A search adds up one list per word. The lists are stored end to end: that of word w goes from
+`starts[w]` to `starts[w + 1]`. The most common words also have a full row, because adding rows is faster than
+adding at places. A document that shares no word with the query is not a result.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class RobosuiteOptions(RobotOptions):
 
 
 class Robosuite(RobotEnv):
-    """robosuite: lift, stack, assemble, open, wipe with a Panda or another arm."""
+    """Tasks of robosuite: lift, stack, assemble, open or wipe, with a Panda or another arm."""
 
     name: ClassVar[str] = "robosuite"
     extra: ClassVar[str] = "robosuite"
@@ -98,7 +98,7 @@ class Robosuite(RobotEnv):
         return Task(cls.name, content, instruction=instruction, seed=seed)
 
     def begin(self, task: Task, seed: int) -> None:
-        """Objects where the task's seed places them."""
+        """Place the objects by the task's seed."""
         content: dict[str, Any] = task.content
         if (content.get("task"), content.get("robot")) != (self.options.task, self.options.robot):
             raise InputError(
@@ -116,13 +116,13 @@ class Robosuite(RobotEnv):
         return Moved(bool(self._sim._check_success()), float(reward))
 
     def arrays(self) -> Arrays:
-        """Arms, objects, images."""
+        """The arrays of arms, objects and images."""
         return make_vectors(self._seen, self.options.shows_state) | {
             camera: self.image(camera) for camera in self.options.cameras
         }
 
     def expert(self) -> npt.NDArray[Any]:
-        """For `Lift`: above the cube, down, close, up."""
+        """For `Lift`: move above the cube, go down, close the gripper, go up."""
         if not self.has_oracle:
             return super().expert()
         to_cube = self._seen["cube_pos"] - self._seen["robot0_eef_pos"]

@@ -1,8 +1,8 @@
 """Pages for people: the same pages as HTML, to be walked through in a browser.
 
-Where somebody is stands in the address (`?seed=…&view=…`), so that pages can be shared, reloaded and gone
-back from. Every text of a product, a goal or a shopper is escaped; there are no scripts, and the policy
-sent with a page allows none.
+The address holds the state (`?seed=…&view=…`), so pages can be shared and reloaded, and the back button
+works. Every text of a product, a goal or a shopper is escaped. There are no scripts, and the content policy
+of a page allows none.
 """
 
 from __future__ import annotations

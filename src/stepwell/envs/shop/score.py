@@ -1,18 +1,18 @@
-"""What a purchase is worth: WebShop's score, from 0 to 1.
+"""The score of a purchase, from 0 to 1, as in WebShop.
 
     score = type · (attributes had + values chosen + price kept) / (attributes + values wanted + 1)
 
-`type` says whether it is the right kind of thing at all. With s the share of the goal's type words that
-the title has:
+`type` says whether the product is of the right kind. Let s be the share of the goal's type words that are in
+the title:
 
-    1    it was shelved under the same kind, or shares two shelves with it, or s > 0.2
+    1    it has the same kind, or shares two categories with it, or s > 0.2
     0.5  none of these, and s ≥ 0.1
     0.1  0 < s < 0.1
-    0    s = 0, wherever it was shelved
+    0    s = 0, whatever its categories
 
-An attribute is had if the product lists it or one of its texts says it, word for word. A value is chosen
-if its words are those of a value that was chosen; the published code compares letters loosely here, which
-takes XX-large for X-large. Success is a score of 1.
+A product has an attribute if it lists it, or if one of its texts contains it word for word. A value counts as
+chosen if its words are those of a chosen value. The published code compares letters loosely here, and takes
+XX-large for X-large. Success is a score of 1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PurchaseScore:
 
     @property
     def is_success(self) -> bool:
-        """Whether all that was asked for was bought."""
+        """Whether the purchase meets the whole goal."""
         return self.total == 1.0
 
     def to_json(self) -> dict[str, float]:
@@ -61,7 +61,7 @@ def score_purchase(goal: ShopGoal, product: Product, chosen: Mapping[str, str]) 
 
 
 def score_type(goal: ShopGoal, product: Product) -> float:
-    """Whether it is the right kind of thing."""
+    """How well the kind of the product fits, from 0 to 1."""
     title = set(split_words(product.title))
     share = sum(word in title for word in goal.type_words) / max(1, len(goal.type_words))
     if share == 0:
@@ -75,7 +75,7 @@ def score_type(goal: ShopGoal, product: Product) -> float:
 
 @lru_cache(maxsize=50_000)
 def has_attribute(product: Product, attribute: str) -> bool:
-    """Whether the product lists the attribute, or says it."""
+    """Whether the product lists the attribute, or one of its texts contains it."""
     wanted = split_words(attribute)
     if any(split_words(own) == wanted for own in product.attributes):
         return True

@@ -8,8 +8,8 @@ this.
     state  goal, view -> texts             where the shopper stands
 
 Invariants
-* A shop changes nothing: the same call gives the same answer, in whatever order calls come.
-* An action that cannot be read, or is not on the page, leaves the shopper where they are, with a note.
+* A shop has no state: the same call gives the same answer, in any order of calls.
+* An action that cannot be read, or is not on the page, changes nothing; the page says why.
 * Every generated goal can be fulfilled by a search for its own words whose first page lists what fits.
 """
 
@@ -86,7 +86,7 @@ class Shop:
         return self._planner.plan(goal, view)
 
     def state(self, goal: ShopGoal, view: View) -> dict[StateForm, str]:
-        """Where the shopper stands, in words and as JSON."""
+        """The page of the shopper and the choices so far, in words and as JSON."""
         return write_states(self.page(goal, view))
 
     def page(self, goal: ShopGoal, view: View) -> ShopPage:

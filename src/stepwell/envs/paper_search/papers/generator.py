@@ -1,19 +1,19 @@
 """The generator of citation graphs: hidden topics first, then texts, then links in order of time.
 
-Every paper is about one value of each facet. The first facet (the domain) is drawn with a few popular
-values and many rare ones; every domain favours some values of the other facets, so that papers on one
-domain and one task are many and share methods. A paper may also mention a second value of a facet: that
-is what relevance must not be mistaken for. It says each facet in one of its forms; some papers give a
-second form away, and some are silent about one facet (never the domain): those cannot be found by its words
-and are reached through citations.
+Every paper has one value of each facet. The first facet is the domain: a few values are popular, many are
+rare. Every domain favours some values of the other facets, so many papers share a domain, a task and a
+method. A paper may also mention a second value of a facet, without being about it: such a paper is not
+relevant for that value. A paper names each facet in one of its forms, and sometimes in two. Some papers do
+not name one of their facets (never the domain): search cannot find them by it, but citations lead to them.
 
-References are drawn one by one among older papers: most from those that share the domain and one or two
-more facets, some from the domain, from one facet alone, or from anywhere. Within such a circle a paper is
-drawn as often as it was drawn before (plus one), and of two draws often the newer: few papers gather
-most citations, and what is new is read. A survey shares two facets only and cites much.
+References are drawn one by one among older papers. Most are drawn from papers that share the domain and one
+or two more facets; some from the domain, from one facet alone, or from all papers. The chance of a paper
+grows with the citations that it has, and of two drawn papers the newer one is often taken. So a few papers
+gather most citations, and new papers are cited too. A survey shares only two facets with what it cites,
+and cites many papers.
 
-The same spec makes the same graph on every machine; `open_generated_graph` keeps it in the cache under the
-digest of the spec and of `VERSION`, which changes with what is generated.
+The same spec makes the same graph on every machine. `open_generated_graph` keeps it in the cache, by a digest
+of the spec and of `VERSION`. Change `VERSION` whenever the generator makes other graphs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Latent:
 
 
 def open_generated_graph(spec: GraphSpec, root: Path | None = None) -> PaperGraph:
-    """The graph of a spec, from the cache or made now."""
+    """The graph of a spec, from the cache if it is there."""
     name = f"papers/{spec.style}-{spec.num_papers}-{spec.digest}.npz"
     return open_cached(name, lambda path: generate_graph(spec).save(path), PaperGraph.load, root)
 
@@ -212,7 +212,7 @@ def _num_references(spec: GraphSpec, latent: _Latent, rng: random.Random) -> int
 
 
 def _draw_circle(about: list[int], rng: random.Random) -> tuple[int, ...]:
-    """Among whom a reference is drawn: a key of `_list_circles`, by chance."""
+    """The circle of papers to draw a reference from, chosen at random: a key of `_list_circles`."""
     draw = rng.random()
     kind = next(name for bound, name in CIRCLES if draw < bound)
     known = [k for k in range(1, len(about)) if about[k] >= 0]
@@ -231,7 +231,7 @@ def _draw_circle(about: list[int], rng: random.Random) -> tuple[int, ...]:
 
 
 def _list_circles(about: list[int]) -> Iterator[tuple[int, ...]]:
-    """Every circle that a paper stands in."""
+    """Every circle that a paper belongs to."""
     known = [k for k in range(1, len(about)) if about[k] >= 0]
     yield ()
     yield (0, about[0])
