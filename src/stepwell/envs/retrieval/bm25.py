@@ -14,7 +14,10 @@ adding at places. A document that shares no word with the query is not a result.
 
 from __future__ import annotations
 
+from array import array
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +34,6 @@ class WordIndex:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.num_documents = len(texts)
-        self._words: dict[str, int] = {}
         pairs, lengths = self._number_words(texts)
         keys, counts = np.unique(pairs, return_counts=True)
         word_of, self._places = np.divmod(keys, self.num_documents)
@@ -49,12 +51,16 @@ class WordIndex:
 
     def _number_words(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """One number per word of every text, which holds the word and the place of the text."""
-        known = self._words
-        found: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)]
-        for place, text in enumerate(texts):
-            ids = [known.setdefault(word, len(known)) for word in split_words(text)]
-            found.append(np.array(ids, np.int64) * self.num_documents + place)
-        return np.concatenate(found), np.array([len(ids) for ids in found[1:]], np.int64)
+        known: defaultdict[str, int] = defaultdict(count().__next__)
+        ids, lengths = array("q"), array("q")
+        for text in texts:
+            words = split_words(text)
+            ids.extend(map(known.__getitem__, words))
+            lengths.append(len(words))
+        self._words = dict(known)
+        sizes = np.array(lengths, np.int64)
+        places = np.repeat(np.arange(self.num_documents), sizes)
+        return np.array(ids, np.int64) * self.num_documents + places, sizes
 
     def score_documents(self, query: str) -> Scores:
         """The score of every document; 0 for those without a word of the query."""
@@ -73,8 +79,8 @@ class WordIndex:
     def _get_slice(self, number: int) -> slice:
         return slice(int(self._starts[number]), int(self._starts[number + 1]))
 
-    def _make_row(self, number: int) -> npt.NDArray[np.float32]:
-        row = np.zeros(self.num_documents, np.float32)
+    def _make_row(self, number: int) -> npt.NDArray[np.float64]:
+        row = np.zeros(self.num_documents, np.float64)  # as wide as the totals: to add it converts nothing
         row[self._places[self._get_slice(number)]] = self._gains[self._get_slice(number)]
         return row
 
@@ -84,5 +90,5 @@ class WordIndex:
         return [(int(place), float(scores[place])) for place in self._keep_matches(scores, k)]
 
     def _keep_matches(self, scores: Scores, k: int) -> Places:
-        places = find_best(scores, k)
-        return places[scores[places] > 0]
+        matches = np.flatnonzero(scores > 0)  # few of all: what is sorted is short
+        return matches[find_best(scores[matches], k)]

@@ -13,6 +13,7 @@ Invariants
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from importlib import resources
 from typing import Any
@@ -66,6 +67,7 @@ def _byte_level_bpe() -> Any:
     return tokenizer
 
 
+@functools.cache
 def _learn_vocabulary(size: int, words: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Bytes, then merges learned from the corpus, then the given words, `size` in all.
 
@@ -74,12 +76,15 @@ def _learn_vocabulary(size: int, words: tuple[str, ...]) -> tuple[dict[str, int]
     """
     bytes_first, merges = _train_merges(size)
     spelled = [_as_bytes(word) for word in words]
-    vocab = list(bytes_first)
-    for count in range(len(merges), -1, -1):
-        vocab = list(dict.fromkeys([*bytes_first, *("".join(pair) for pair in merges[:count]), *spelled]))
-        if len(vocab) <= size:
-            merges = merges[:count]
+    merged = ["".join(pair) for pair in merges]
+    tokens, count = {*bytes_first, *spelled}, 0
+    for token in merged:
+        tokens.add(token)
+        if len(tokens) > size:
             break
+        count += 1
+    merges = merges[:count]
+    vocab = list(dict.fromkeys([*bytes_first, *merged[:count], *spelled]))
     assert len(vocab) == size, "every merge adds at most one token, so the size is met exactly"
     return {token: index for index, token in enumerate(vocab)}, merges
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from stepwell.envs.retrieval import Document
 from stepwell.envs.retrieval.text import split_words
@@ -74,6 +75,7 @@ class FactGraph:
             yield node.document
 
 
+@lru_cache(maxsize=50_000)
 def make_key(name: str) -> str:
     """A name as search reads it: two names with one key cannot be told apart."""
     return " ".join(split_words(name))

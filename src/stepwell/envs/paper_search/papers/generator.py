@@ -185,18 +185,19 @@ def _draw_citations(spec: GraphSpec, latents: list[_Latent]) -> tuple[list[int],
     ends: list[int] = []
     for number, latent in enumerate(latents):
         found: dict[int, None] = {}  # in the order in which they were drawn
+        known = _list_known(latent.about)
         wanted = min(_num_references(spec, latent, rng), number)
         for _ in range(3 * wanted):
             if len(found) == wanted:
                 break
-            circle = circles.get(_draw_circle(latent.about, rng))
+            circle = circles.get(_draw_circle(latent.about, known, rng))
             if circle:
                 older = rng.choice(circle)
                 if rng.random() < NEWER:
                     older = max(older, rng.choice(circle))
                 found[older] = None
                 circle.append(older)
-        for key in _list_circles(latent.about):
+        for key in _list_circles(latent.about, known):
             circles.setdefault(key, []).append(number)
         cited += found
         ends.append(len(cited))
@@ -211,11 +212,15 @@ def _num_references(spec: GraphSpec, latent: _Latent, rng: random.Random) -> int
     return min(round(4.0 * spec.mean_references * rng.random() * rng.random()), spec.max_references)
 
 
-def _draw_circle(about: list[int], rng: random.Random) -> tuple[int, ...]:
+def _list_known(about: list[int]) -> list[int]:
+    """The facets besides the domain that a paper says something about."""
+    return [k for k in range(1, len(about)) if about[k] >= 0]
+
+
+def _draw_circle(about: list[int], known: list[int], rng: random.Random) -> tuple[int, ...]:
     """The circle of papers to draw a reference from, chosen at random: a key of `_list_circles`."""
     draw = rng.random()
     kind = next(name for bound, name in CIRCLES if draw < bound)
-    known = [k for k in range(1, len(about)) if about[k] >= 0]
     if kind == "triple" and len(known) > 1:
         a, b = sorted(rng.sample(known, 2))
         return (0, about[0], a, about[a], b, about[b])
@@ -230,9 +235,8 @@ def _draw_circle(about: list[int], rng: random.Random) -> tuple[int, ...]:
     return ()
 
 
-def _list_circles(about: list[int]) -> Iterator[tuple[int, ...]]:
+def _list_circles(about: list[int], known: list[int]) -> Iterator[tuple[int, ...]]:
     """Every circle that a paper belongs to."""
-    known = [k for k in range(1, len(about)) if about[k] >= 0]
     yield ()
     yield (0, about[0])
     for place, a in enumerate(known):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from stepwell.core.errors import EncodingError
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # one for all: a catalogue has 50,000
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -48,7 +50,7 @@ class Product:
         """As one line of text."""
         options = [[option.name, option.values, option.extras] for option in self.options]
         fields = [self.id, self.title, self.kind, self.category, self.price, self.attributes, options]
-        return json.dumps([*fields, self.features, self.description], separators=(",", ":"))
+        return _ENCODER.encode([*fields, self.features, self.description])
 
     @classmethod
     def from_json(cls, text: str) -> Product:

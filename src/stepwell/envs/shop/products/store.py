@@ -33,6 +33,7 @@ MAX_RESULTS = 50
 _MOST_WORDS = 8  # the rarest say enough
 _COMMON, _COMMON_SHARE = 2000, 0.2
 _RANKED_MOST = 10_000  # a word commoner than this says too little to rank by
+_INDEXED_AT_ONCE = 64 << 20  # bytes of words held before they are written: fewer parts to merge in the end
 _SCHEMA = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE products (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE COLLATE NOCASE,
@@ -57,6 +58,7 @@ def write_store(path: Path, products: Iterable[Product], goals: Iterable[str] = 
     connection = sqlite3.connect(path)
     try:
         connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;" + _SCHEMA)
+        connection.execute(f"INSERT INTO words (words, rank) VALUES ('hashsize', {_INDEXED_AT_ONCE})")
         digest = ""
         count = 0
         for count, product in enumerate(products, start=1):

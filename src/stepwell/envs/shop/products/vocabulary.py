@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,7 @@ class ProductVocabulary:
     id_style: str
 
 
+@lru_cache(maxsize=10_000)
 def strip_article(phrase: str) -> str:
     """The attribute that a phrase names.
 
