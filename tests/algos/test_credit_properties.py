@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.algos import CreditResult, Timeline, credit
 
@@ -237,7 +238,7 @@ def test_outcome_credit_equals_its_formula_step_by_step(batch: list[Trajectory])
 
 
 @pytest.mark.parametrize("name", list(ALL))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(batch=batches, seed=st.integers(0, 99))
 def test_permuting_trajectories_permutes_results(name: str, batch: list[Trajectory], seed: int) -> None:
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(seed)).tolist()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 from torch import Tensor
 
 from stepwell.algos import LossInputs, Timeline, kl, losses
@@ -129,7 +130,7 @@ def test_gradient_flows_into_policy_logprobs_only(call: tuple[str, dict[str, Any
 
 
 @pytest.mark.parametrize("call", SPLITTABLE, ids=name_of)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(shape=shapes, seed=st.integers(0, 9), mask=st.booleans(), data=st.data())
 def test_microbatches_add_up_to_the_minibatch(
     call: tuple[str, dict[str, Any]], shape: list[list[int]], seed: int, mask: bool, data: st.DataObject
@@ -212,7 +213,7 @@ def test_value_and_entropy_microbatches_add_up() -> None:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=name_of)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(shape=shapes, seed=st.integers(0, 9))
 def test_untrained_tokens_change_nothing(
     call: tuple[str, dict[str, Any]], shape: list[list[int]], seed: int
@@ -317,7 +318,7 @@ def test_the_three_means_agree_when_all_units_have_one_size(shape: list[list[int
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call[0] != "dpo_loss"], ids=name_of)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(shape=shapes, seed=st.integers(0, 9))
 def test_permuting_trajectories_keeps_the_loss(
     call: tuple[str, dict[str, Any]], shape: list[list[int]], seed: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -44,13 +45,19 @@ def drain(core: EngineCore) -> dict[str, tuple[list[int], int]]:
     return results
 
 
+@functools.cache
+def ragged_answers(style: str) -> tuple[Any, list[list[int]], dict[str, list[int]]]:
+    """A model, ragged prompts, and what `generate` says to each alone: the same for every forward."""
+    model = small_model(style, torch.float64)
+    prompts = prompts_of([3, 17, 1, 9, 40, 30])
+    return model, prompts, {str(i): generate_alone(model, p, 14) for i, p in enumerate(prompts)}
+
+
 @pytest.mark.parametrize(("style", "forward"), FORWARDS)
 def test_ragged_prompts_in_one_batch_equal_generate(style: str, forward: str) -> None:
-    model = small_model(style, torch.float64)
+    model, prompts, expected = ragged_answers(style)
     core = core_of(model, forward=forward, max_batch_size=4, prefill_tokens=16)
-    prompts = prompts_of([3, 17, 1, 9, 40, 30])
-    found = run(core, *(greedy(p, 14, str(i)) for i, p in enumerate(prompts)))
-    assert found == {str(i): generate_alone(model, p, 14) for i, p in enumerate(prompts)}
+    assert run(core, *(greedy(p, 14, str(i)) for i, p in enumerate(prompts))) == expected
 
 
 @pytest.mark.parametrize("style", ["llama", "qwen3", "gemma3"])

@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.engines.completions_server import CONTEXT, Answer, CompletionsServer, serving
+from tests.properties import examples
 
 from stepwell.config.engine import RemoteEngineConfig
 from stepwell.core.errors import ConfigError, ContextLengthError, EngineError, InputError
@@ -518,7 +519,7 @@ GOOD = {
 }
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_damage_to_a_reply_gives_the_sample_or_an_engine_error(data: st.DataObject) -> None:
     reply = copy.deepcopy(GOOD)

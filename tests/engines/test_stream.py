@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engines.models import prompts_of, small_model
+from tests.properties import examples
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import EngineError, InputError
@@ -172,7 +173,7 @@ async def test_a_loop_that_is_gone_does_not_disturb_the_others() -> None:
     assert answer.cancelled()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=6), st.integers(0, 5))
 def test_however_tokens_are_portioned_the_reader_sees_them_in_order(
     portions: list[list[int]], pause: int

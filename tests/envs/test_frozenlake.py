@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core import ConfigError, InputError, Split, StateForm, Task
 from stepwell.envs import draw_tasks, make_env
@@ -111,7 +112,7 @@ options = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(options, st.integers(0, 2**32 - 1))
 def test_every_board_can_be_crossed_in_time_and_not_sooner_than_asked(given: dict, seed: int) -> None:
     env = make_env("frozenlake", given)

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core import ConfigError, InputError, Split, StateForm, Task
 from stepwell.envs import draw_tasks, make_env
@@ -146,7 +147,7 @@ room_options = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(room_options, st.integers(0, 2**32 - 1))
 def test_every_room_has_a_shortest_solution_as_long_as_asked(given: dict, seed: int) -> None:
     env = make_env("sokoban", given)
@@ -212,7 +213,7 @@ def small_rooms(draw: st.DrawFn) -> tuple[SokobanRoom, Situation]:
     return SokobanRoom.from_sets(rows, columns, walls, targets), Situation(player, boxes)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(small_rooms())
 def test_solver_generator_and_brute_force_agree(drawn: tuple[SokobanRoom, Situation]) -> None:
     room, first = drawn

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core import ArrayAction, ArrayState, InputError, Sampling, Step
 from stepwell.packing import pack_arrays
@@ -26,7 +27,7 @@ def made(number: int, length: int, *, words: str = "go", kind: str | None = None
     return Step(state, action, NO_LOGPROBS, sampling=Sampling(temperature=0.5 + number))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(1, 10))
 def test_slots_of_all_microbatches_cover_the_flat_outputs_once_and_in_order(
     lengths: list[int], micro_batch: int

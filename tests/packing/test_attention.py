@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 from torch import Tensor
 
 from stepwell.core import Step
@@ -206,7 +207,7 @@ def attend_either_way(
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=10),
     st.one_of(st.none(), st.integers(1, 13)),

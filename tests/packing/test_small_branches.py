@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core import Step
 from stepwell.packing import TreeLayout, backward, pack, segments_cpu
@@ -39,7 +40,7 @@ def test_what_goes_on_from_a_whole_sequence_is_never_cut_off() -> None:
 
 
 @given(seed=st.integers(0, 10_000), min_run=st.integers(1, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_coarser_trees_share_less_and_lose_no_step(seed: int, min_run: int) -> None:
     steps = episodes(seed, 6)
     fine, coarse = pack(steps), pack(steps, min_run=min_run)

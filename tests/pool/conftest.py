@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -32,6 +32,20 @@ def postgres_database(postgres_server: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def empty_database(postgres_database: str) -> Iterator[Callable[[], str]]:
+    """Removes every row, in one request over one connection, and gives the URL."""
+    names = [table.name for table in reversed(metadata.sorted_tables)]
+    commands = "; ".join(f"DELETE FROM {name}" for name in names)
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+
+        def empty() -> str:
+            connection.execute(commands)  # type: ignore[call-overload]
+            return postgres_database
+
+        yield empty
+
+
+@pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with the schema in it, to be copied."""
     path = tmp_path_factory.mktemp("pools") / "pool.db"
@@ -45,11 +59,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "pool.db").__fspath__()
         return
-    url = request.getfixturevalue("postgres_database")
-    with psycopg.connect(url, autocommit=True) as connection:
-        for table in reversed(metadata.sorted_tables):
-            connection.execute(f"DELETE FROM {table.name}")  # type: ignore[arg-type]
-    yield url
+    yield request.getfixturevalue("empty_database")()
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def _initialize(folder: Path, home: Path, user: str | None) -> None:
     subprocess.run(
         [
             folder / "initdb", "-D", home / "data", "-U", "owner", "-E", "UTF8", "--locale=C",
-            "--auth=scram-sha-256", f"--pwfile={home / 'password'}", "--no-sync",
+            "--auth=password", f"--pwfile={home / 'password'}", "--no-sync",
         ],
         user=user, cwd=home, check=True, capture_output=True,
     )  # fmt: skip

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.pool.made import TASK, dialogue, fill, step, trajectories, trajectory
+from tests.properties import examples
 
 from stepwell.core import ImageSpan, InputError, Status, Step
 from stepwell.pool import Channel, Filter, Pool, StoredTrajectory, open_pool
 
-shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(15))
 _numbers = itertools.count()
 ENDINGS = ("parquet", "jsonl", "jsonl.gz")
 
@@ -115,7 +116,7 @@ def test_images_travel_beside_the_file_each_once(
 
 
 def test_many_trajectories_go_through_in_several_batches(pool: Pool, other: Pool, tmp_path: Path) -> None:
-    made = [trajectory(f"t{n}", [step(n)] * 16) for n in range(150)]
+    made = [trajectory(f"t{n}", [step(n)] * 8) for n in range(150)]
     pool.add(made)
     seen: list[int] = []
     assert pool.export(tmp_path / "x.parquet", progress=seen.append) == 150

@@ -27,41 +27,42 @@ def ids(pool: Pool, **options: object) -> str:
     return " ".join(entry.id for entry in pool.find(Filter(**options)))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, "a b c d open"),
-        ({"channel": "train"}, "a c open"),
-        ({"channel": Channel.EVAL}, "b"),
-        ({"statuses": ["success"]}, "a c"),
-        ({"statuses": [Status.FAILURE, Status.INFRA_ERROR]}, "b d"),
-        ({"statuses": []}, ""),
-        ({"min_version": 2}, "b c"),
-        ({"max_version": 4}, "a b"),
-        ({"min_version": 3, "max_version": 5}, "c"),
-        ({"min_version": 4}, ""),
-        ({"min_reward": 0.0}, "a"),
-        ({"max_reward": 0.0}, "b"),
-        ({"tags": ["x"]}, "a c"),
-        ({"tags": ["x", "good"]}, "a"),
-        ({"without_tags": ["good"]}, "b c d open"),
-        ({"tags": ["x"], "without_tags": ["good"]}, "c"),
-        ({"task_id": OTHER.id}, "c"),
-        ({"env": "lake"}, "a b d open"),
-        ({"group": "g"}, "c"),
-        ({"group": "a"}, "a"),
-        ({"is_open": True}, "open"),
-        ({"is_open": False}, "a b c d"),
-        ({"ids": ["d", "a", "nobody"]}, "a d"),
-        ({"ids": []}, ""),
-        ({"since_s": 0.0}, "a b c d open"),
-        ({"until_s": 1.0}, ""),
-    ],
-)
-def test_a_filter_finds_exactly_what_fits(filled: Pool, options: dict[str, object], expected: str) -> None:
-    assert ids(filled, **options) == expected
-    assert filled.count(Filter(**options)) == len(expected.split())  # type: ignore[arg-type]
-    assert [t.id for t in filled.trajectories(Filter(**options))] == expected.split()  # type: ignore[arg-type]
+FOUND: list[tuple[dict[str, object], str]] = [
+    ({}, "a b c d open"),
+    ({"channel": "train"}, "a c open"),
+    ({"channel": Channel.EVAL}, "b"),
+    ({"statuses": ["success"]}, "a c"),
+    ({"statuses": [Status.FAILURE, Status.INFRA_ERROR]}, "b d"),
+    ({"statuses": []}, ""),
+    ({"min_version": 2}, "b c"),
+    ({"max_version": 4}, "a b"),
+    ({"min_version": 3, "max_version": 5}, "c"),
+    ({"min_version": 4}, ""),
+    ({"min_reward": 0.0}, "a"),
+    ({"max_reward": 0.0}, "b"),
+    ({"tags": ["x"]}, "a c"),
+    ({"tags": ["x", "good"]}, "a"),
+    ({"without_tags": ["good"]}, "b c d open"),
+    ({"tags": ["x"], "without_tags": ["good"]}, "c"),
+    ({"task_id": OTHER.id}, "c"),
+    ({"env": "lake"}, "a b d open"),
+    ({"group": "g"}, "c"),
+    ({"group": "a"}, "a"),
+    ({"is_open": True}, "open"),
+    ({"is_open": False}, "a b c d"),
+    ({"ids": ["d", "a", "nobody"]}, "a d"),
+    ({"ids": []}, ""),
+    ({"since_s": 0.0}, "a b c d open"),
+    ({"until_s": 1.0}, ""),
+]
+
+
+def test_a_filter_finds_exactly_what_fits(filled: Pool) -> None:
+    for options, expected in FOUND:
+        where = Filter(**options)  # type: ignore[arg-type]
+        assert ids(filled, **options) == expected, options
+        assert filled.count(where) == len(expected.split()), options
+        assert [t.id for t in filled.trajectories(where)] == expected.split(), options
 
 
 def test_times_are_those_of_the_beginning(filled: Pool) -> None:

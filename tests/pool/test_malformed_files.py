@@ -150,7 +150,7 @@ def mutate(line: str, rng: random.Random, name: str) -> bytes:
     return change_text(json.dumps(form), rng)
 
 
-@pytest.mark.parametrize("num_mutations", [200, pytest.param(1600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_mutations", [200, pytest.param(800, marks=pytest.mark.slow)])
 def test_only_our_own_error_with_the_lines_number_comes_of_any_mutation(
     pool: Pool, lines: list[str], tmp_path: Path, num_mutations: int
 ) -> None:

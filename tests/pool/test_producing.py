@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.pool.made import TASK, dialogue, step, trajectories, trajectory
+from tests.properties import examples
 
 from stepwell.core import InputError, Status, Step, Task, TokenState
 from stepwell.pool import Channel, Pool, open_pool
 
-shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(25))
 _numbers = itertools.count()
 
 

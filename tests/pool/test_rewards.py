@@ -6,11 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.pool.made import TASK, step, trajectory
+from tests.properties import examples
 
 from stepwell.core import InputError, Status, Step, Trajectory, new_id
 from stepwell.pool import Filter, Pool
 
-shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(25))
 
 
 def parts(pool: Pool, id: str) -> list[dict[str, float]]:

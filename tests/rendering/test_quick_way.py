@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core.errors import RenderError
 from stepwell.core.tools import ToolSchema
@@ -69,7 +70,7 @@ def told(renderer: Renderer, talk: list[Message], turns: Turns) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "kind"), [(n, k) for n in NAMES for k in KINDS if (n, k) != ("tiny", "metaspace")]
 )
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_both_ways_agree_on_every_conversation(
     tokenizer_of: Callable[..., Any], name: str, kind: str, history: str, data: st.DataObject

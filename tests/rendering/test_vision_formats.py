@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core import InputError, ModelError
 from stepwell.rendering.tiny import build_tokenizer
@@ -47,7 +48,7 @@ def test_qwen_pixels_are_those_of_its_processor(size: tuple[int, int], low_high:
 
 
 @given(height=SIDES, width=SIDES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_qwen_positions_go_on_after_the_larger_side_and_never_look_ahead(height: int, width: int) -> None:
     from stepwell.core import ImageSpan
     from stepwell.rendering.vision import PlacedImage

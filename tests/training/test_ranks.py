@@ -182,7 +182,8 @@ def test_two_ranks_learn_with_critic_and_passes_one_goes_on_and_other_weights_ar
         assert together.rank_pids == []
 
 
-@pytest.mark.parametrize("head", ["token", pytest.param("flow", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["token", "flow"])
 def test_two_ranks_train_a_robot_policy_as_one_does_and_a_killed_one_is_told(head: str) -> None:
     made = robot(head, critic="own")
     batch = episodes(made)

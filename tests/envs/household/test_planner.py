@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.envs.household.households import brute_force_length, small_household, wander
+from tests.properties import examples
 
 from stepwell.core import EnvError
 from stepwell.envs.household.catalogue import TINY
@@ -20,7 +21,7 @@ seeds = st.integers(0, 2**32)
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_plans_are_valid_and_as_short_as_a_search_over_all_commands_finds(seed: int) -> None:
     rng = random.Random(seed)
     house, goal, state = small_household(rng)
@@ -36,7 +37,7 @@ def test_plans_are_valid_and_as_short_as_a_search_over_all_commands_finds(seed: 
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_bound_never_exceeds_what_is_left(seed: int) -> None:
     rng = random.Random(seed)
     house, goal, state = small_household(rng)
@@ -45,7 +46,7 @@ def test_the_bound_never_exceeds_what_is_left(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_explorer_reaches_every_goal_by_possible_commands(seed: int) -> None:
     house, goal, state = small_household(random.Random(seed))
     notes = ExplorerNotes()
@@ -60,7 +61,7 @@ def test_the_explorer_reaches_every_goal_by_possible_commands(seed: int) -> None
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_explorer_does_the_same_wherever_things_lie_that_it_has_not_seen(seed: int) -> None:
     """Two households that look alike so far: its next command is the same in both."""
     rng = random.Random(seed)

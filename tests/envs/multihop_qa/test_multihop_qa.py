@@ -59,7 +59,7 @@ def played(env: MultihopQA, task: Task) -> tuple[int, bool, int]:
 
 @pytest.mark.parametrize("options", FORMS)
 def test_the_env_keeps_the_contract(options: dict[str, Any]) -> None:
-    report = check_env(NAME, options, num_tasks=20)
+    report = check_env(NAME, options, num_tasks=10)
     assert report.ok, str(report)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.envs.navigation.rooms import CONTENT, playing, task_of
+from tests.properties import examples
 
 from stepwell.core import ConfigError, InputError, Split, StateForm
 from stepwell.envs import draw_tasks, make_env
@@ -23,7 +24,7 @@ from stepwell.envs.navigation.things import BY_NAME, KINDS
 
 
 def test_the_env_keeps_the_contract() -> None:
-    report = check_env("navigation", {"image_size": 32}, num_tasks=20)
+    report = check_env("navigation", {"image_size": 32}, num_tasks=10)
     assert report.ok, str(report)
 
 
@@ -127,7 +128,7 @@ def breadth_first(env: Navigation) -> int:
     return -1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["base", "common"]), st.booleans())
 def test_every_task_can_be_solved_in_time_and_not_sooner_than_asked(seed: int, how: str, face: bool) -> None:
     env = make_env("navigation", {"instruction": how, "must_face": face})
@@ -141,7 +142,7 @@ def test_every_task_can_be_solved_in_time_and_not_sooner_than_asked(seed: int, h
     assert terminated and info["success"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_nobody_walks_through_furniture(seed: int) -> None:
     env = make_env("navigation")

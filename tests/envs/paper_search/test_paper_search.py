@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.envs.paper_search.small import PARTLY, expand, search, small_env, small_task
+from tests.properties import examples
 
 from stepwell.core import ConfigError, InputError, Split, StateForm, Task, problem_with, read_call
 from stepwell.envs import read_options
@@ -115,7 +116,7 @@ def test_bad_calls_are_told_and_change_nothing_else(action: str, reward: float, 
     assert info["pool_size"] == (2 if reward > 0 else 0)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(
         st.one_of(
@@ -144,7 +145,7 @@ def test_no_call_breaks_the_env_and_rewards_follow_from_the_pool(actions: list[s
             break
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 10_000))
 def test_calls_return_no_more_than_their_limits(seed: int) -> None:
     env, rng = playing(SOME, seed), random.Random(seed)

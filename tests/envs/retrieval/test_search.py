@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core import ConfigError, InputError
 from stepwell.envs.retrieval import Document, Hit, SearchIndex
@@ -212,7 +213,7 @@ def test_hybrid_search_joins_both_orders_by_reciprocal_rank(cache: Path, dense: 
     assert hits[0] == Hit("oslo", pytest.approx(2 / 61), 1)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(st.text(max_size=30))
 def test_any_query_has_the_same_hits_twice_in_hybrid_search(cache: Path, query: str) -> None:
     index = SearchIndex.build(CITIES, "hybrid", cache)

@@ -51,20 +51,20 @@ def test_an_episode_is_that_of_the_package_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["reach", "push", "pick_and_place"])
-def test_the_expert_solves_nearly_all_and_random_play_nearly_none(name: str) -> None:
+def test_the_expert_solves_its_tasks_and_random_play_nearly_none(name: str) -> None:
     env = make_env("fetch", {"task": name})
     rng = np.random.default_rng(0)
-    solved = by_chance = 0
-    for seed in range(10):
+    by_chance = 0
+    for seed in range(4):
         env.reset(seed=seed)
         terminated = False
         while not terminated:
             _, _, terminated, _, info = env.step(env.oracle()[None])
-        solved += info["success"]
-    for seed in range(10):
+        assert info["success"]
+    for seed in range(4):
         env.reset(seed=seed)
         by_chance += env.step(rng.uniform(-1, 1, (50, 4)))[4]["success"]
-    assert solved >= 9 and by_chance <= (3 if name == "reach" else 1)
+    assert by_chance <= (1 if name == "reach" else 0)
 
 
 def test_sliding_has_no_expert_and_says_so() -> None:

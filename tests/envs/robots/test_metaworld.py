@@ -81,13 +81,11 @@ def test_the_expert_solves_reach_and_push_and_random_play_does_not() -> None:
     rng = np.random.default_rng(0)
     for name in ("reach", "push"):
         env = make_env("metaworld", {"task": name})
-        tasks = [env.make_task(env.options, seed) for seed in range(10)]
-        assert sum(follow(env, task) for task in tasks) >= 9
-        solved = 0
+        tasks = [env.make_task(env.options, seed) for seed in range(4)]
+        assert all(follow(env, task) for task in tasks)
         for task in tasks:
             env.reset(options={"task": task})
-            solved += env.step(rng.uniform(-1, 1, (100, 4)))[4]["success"]
-        assert solved <= 1
+            assert not env.step(rng.uniform(-1, 1, (100, 4)))[4]["success"]
 
 
 @pytest.mark.parametrize("name", ["button-press", "door-unlock", "sweep-into", "window-close"])
@@ -176,6 +174,7 @@ def test_episodes_of_a_task_differ_in_nothing_of_the_model_but_positions(names: 
         first, second = (models_after(name, seed) for seed in (0, 1))
         differ = {field for field in first if first[field].tobytes() != second[field].tobytes()}
         assert differ <= {"body_pos", "site_pos"}, name
+        models._compile_model.cache_clear()  # fifty of them would take a gigabyte
 
 
 def models_after(name: str, seed: int) -> dict[str, np.ndarray]:

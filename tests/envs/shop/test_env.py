@@ -42,7 +42,7 @@ def oracle_success(options: dict[str, Any], tasks: list[Task]) -> float:
 
 
 def test_the_tiny_shop_keeps_the_contract() -> None:
-    report = check_env(PATH, TINY, num_tasks=20)
+    report = check_env(PATH, TINY, num_tasks=10)
     assert report.ok, str(report)
 
 

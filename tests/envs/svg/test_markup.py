@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.envs.svg.markup import MAX_DEPTH, MAX_ELEMENTS, RefusedSvg, read_markup
 
@@ -109,7 +110,7 @@ HOSTILE = ["<use href='#a'/>", "<circle r='3' onclick='x'/>", "<!DOCTYPE", "<!--
 tokens = st.sampled_from([*TAGS, *SHAPES, *HOSTILE, "\x00", "\ud800", "é", "url(", "'", '"', ">", "]]>"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(tokens, max_size=14), st.text(max_size=20))
 def test_any_text_is_refused_or_has_a_canonical_form(parts: list[str], tail: str) -> None:
     for text in ("".join(parts) + tail, HEAD + "".join(parts) + tail + "</svg>"):

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core import ConfigError, InputError, Split, StateForm, Task
 from stepwell.envs import draw_tasks, make_env
@@ -28,7 +29,7 @@ def playing(task: Task = TASK, **options: object) -> Svg:
 
 
 def test_the_env_keeps_the_contract() -> None:
-    report = check_env("svg", SMALL, num_tasks=20)
+    report = check_env("svg", SMALL, num_tasks=10)
     assert report.ok, str(report)
 
 
@@ -99,7 +100,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=12))
 def test_whatever_is_answered_a_turn_is_played(parts: list[str]) -> None:
     env = playing()

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.policies.vla.made import CHUNK, DIM, STEPS, policy, sampled_steps, shape, states
+from tests.properties import examples
 
 from stepwell.config import PolicyConfig
 from stepwell.core import (
@@ -216,7 +217,7 @@ def test_a_reference_keeps_the_logprobs_of_when_it_was_made() -> None:
         assert torch.equal(found, row) and not found.requires_grad
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20), st.integers(2, 300))
 def test_the_middle_of_an_actions_bin_is_near_the_action_and_lies_in_it(
     actions: list[float], count: int

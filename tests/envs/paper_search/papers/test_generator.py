@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from stepwell.core import EncodingError, InputError, content_hash
 from stepwell.envs.paper_search.papers import GraphSpec, PaperGraph, open_generated_graph
@@ -39,7 +40,7 @@ def full() -> PaperGraph:
     return generate_graph(GraphSpec(num_papers=1_500, seed=3))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(SPECS)
 def test_papers_cite_older_papers_only_each_once_and_not_too_many(spec: GraphSpec) -> None:
     graph = generate_graph(spec)
@@ -53,7 +54,7 @@ def test_papers_cite_older_papers_only_each_once_and_not_too_many(spec: GraphSpe
     assert all(a <= b for a, b in pairwise(graph.years.tolist()))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(SPECS)
 def test_the_same_spec_makes_the_same_graph(spec: GraphSpec) -> None:
     one, two = generate_graph(spec), generate_graph(spec)
