@@ -60,8 +60,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_what_a_module_left() -> Iterator[None]:
+    """Collect what a module left; what is still alive then is no garbage, and is not looked at again."""
     yield
     gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -10,10 +9,8 @@ from collections.abc import Container
 from pathlib import Path
 
 import pytest
+from tests.sources import ROOT, read_sources
 
-import stepwell
-
-ROOT = Path(stepwell.__file__).parent
 EVERYWHERE = {"core", "config"}
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
@@ -43,14 +40,7 @@ HEAVY = {"torch", "transformers"}
 
 def imported_modules(path: Path) -> set[str]:
     """Every absolute module name imported anywhere in a file, also inside functions."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide what a folder depends on"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return read_sources()[path].imports
 
 
 def folders() -> list[str]:
@@ -93,11 +83,7 @@ def test_every_folder_of_modules_is_a_package_that_a_wheel_holds() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    missing = [
-        str(path.relative_to(ROOT))
-        for path in ROOT.rglob("*.py")
-        if not ast.get_docstring(ast.parse(path.read_text()))
-    ]
+    missing = [str(path.relative_to(ROOT)) for path, file in read_sources().items() if not file.has_docstring]
     assert missing == []
 
 
@@ -122,7 +108,11 @@ def imports_by_module() -> dict[str, set[str]]:
     """For every module of the package, those that it imports, also inside functions; types apart."""
     paths = {_module_name(path): path for path in ROOT.rglob("*.py")}
     return {
-        name: {found for item in _runtime_imports(path) if (found := _known(item, paths)) and found != name}
+        name: {
+            found
+            for item in read_sources()[path].imports_at_runtime
+            if (found := _known(item, paths)) and found != name
+        }
         for name, path in paths.items()
     }
 
@@ -130,20 +120,6 @@ def imports_by_module() -> dict[str, set[str]]:
 def _module_name(path: Path) -> str:
     parts = path.relative_to(ROOT.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _runtime_imports(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
 
 
 def _known(name: str, modules: Container[str]) -> str | None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
-import stepwell
+from tests.sources import read_sources
 
-ROOT = Path(stepwell.__file__).parent
 MAX_ONE_WORD_SHARE = 0.30
 # Past participles that do not end in -ed, without those that are also the plain form (`put`, `run`, `set`).
 IRREGULAR = """
@@ -29,16 +26,12 @@ VERBS_IN_ED = {"feed", "seed", "need", "embed", "exceed", "proceed", "succeed"}
 def read_definitions() -> tuple[list[tuple[str, str, bool]], dict[str, list[str]]]:
     """Every function as (name, place, is it a property), and the places of every public class name."""
     functions, classes = [], defaultdict(list)
-    for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not re.fullmatch(
-                r"__\w+__", node.name
-            ):
-                is_property = any("property" in ast.unparse(line) for line in node.decorator_list)
-                functions.append((node.name, place, is_property))
-            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                classes[node.name].append(place)
+    for found in [found for file in read_sources().values() for found in file.definitions]:
+        if found.is_class:
+            if not found.name.startswith("_"):
+                classes[found.name].append(found.place)
+        elif not re.fullmatch(r"__\w+__", found.name):
+            functions.append((found.name, found.place, found.is_property))
     return functions, classes
 
 
