@@ -7,19 +7,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.runs.small import notes, small_config, timeless, warmed_model
 
 from stepwell.algos.recipes import RECIPES
 from stepwell.config.run import RecipeConfig
 from stepwell.core import ConfigError
-from stepwell.policies import CausalLMPolicy
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.run import train
 
 
+def read_weights(model: Path) -> dict[str, torch.Tensor]:
+    return load_file(model / "model.safetensors")
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_makes_two_updates_that_move_the_weights(name: str, tmp_path: Path) -> None:
-    settings = ["eval.num_tasks=2"]
+    settings = ["eval.num_tasks=0"]
     if name == "vagen-full":
         settings.append("recipe.reward_parts=['task', 'format']")
     if name in ("filtered-bc", "webrl", "digirl", "awr"):  # paid for success alone, which is rare here
@@ -35,8 +39,9 @@ def test_every_recipe_makes_two_updates_that_move_the_weights(name: str, tmp_pat
     assert ("loss/value" in updates[0].values) == RECIPES[name].needs_critic
     assert ("kl" in updates[0].values) == (RECIPES[name].kl is not None)
     assert (folder / "reference.safetensors").exists() == RECIPES[name].needs_reference
-    start = CausalLMPolicy.from_pretrained(warmed_model()).state_dict()
-    after = CausalLMPolicy.from_pretrained(folder / "checkpoints/update-000002").state_dict()
+    start = read_weights(Path(warmed_model()))
+    after = read_weights(folder / "checkpoints/update-000002")
+    assert start.keys() == after.keys()
     moved = [key for key in start if not torch.equal(start[key], after[key])]
     assert len(moved) > len(start) / 2
 
