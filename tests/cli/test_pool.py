@@ -85,6 +85,20 @@ def test_marks_and_unmarks(place: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert (pool.get("traj-3").tags, pool.get("traj-0").tags) == (("look",), ())
 
 
+def test_a_person_judges_and_lists_by_that(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "judge", place, "traj-4", 0.9, "--by", "anna") == "traj-4 now counts as a success\n"
+    assert said(capsys, "judge", place, "traj-0", 0) == "traj-0 now counts as a failure\n"
+    listed = said(capsys, "ls", place, "--solved").splitlines()
+    assert [line.split("\t")[0] for line in listed[1:-1]] == ["traj-4", "traj-2", "traj-1"]
+    assert listed[1].split("\t")[3:5] == ["failure", "0.90 (human, anna)"]
+    assert said(capsys, "ls", place, "--no-solved").splitlines()[-1] == "2 of 2 trajectories"
+    assert "judged    0.90 (human, anna)" in said(capsys, "show", place, "traj-4")
+    told = json.loads(said(capsys, "show", place, "traj-0", "--json"))
+    assert told["outcome"]["success_probability"] == 0.0 and len(told["outcome_history"]) == 1
+    assert main(["pool", "judge", str(place), "traj-4", "2"]) == 2
+    assert "give a number from 0 to 1" in capsys.readouterr().err
+
+
 def test_collects_the_oldest_and_says_what_would_go(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dry = said(capsys, "gc", place, "--max-size", "0.1k", "--dry-run")
     assert dry.startswith("5 trajectories with 5 steps") and dry.endswith("would go\n")

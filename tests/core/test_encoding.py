@@ -20,6 +20,8 @@ from stepwell.core import (
     FinishReason,
     ImageSpan,
     InputError,
+    Outcome,
+    OutcomeSource,
     Sampling,
     Status,
     Step,
@@ -107,6 +109,9 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         error="said",
         timings=draw(st.dictionaries(text, st.floats(0, 1e6), max_size=2)),
         info=draw(infos),
+        outcome=draw(
+            st.none() | st.builds(Outcome, st.floats(0, 1), st.sampled_from(OutcomeSource), judge=text)
+        ),
     )
 
 

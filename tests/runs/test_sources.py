@@ -11,7 +11,7 @@ import torch
 from tests.runs.small import notes, played, small_components, small_config, timeless
 from tests.runs.test_resume import cut_back, same
 
-from stepwell.core import ConfigError, InfraError, Trajectory
+from stepwell.core import ConfigError, InfraError, Outcome, Trajectory
 from stepwell.packing import pack
 from stepwell.policies import CausalLMPolicy
 from stepwell.pool import Filter, open_pool
@@ -163,6 +163,20 @@ def test_offline_settings_choose_among_trajectories(demos: Path, tmp_path: Path)
     assert any("20 trajectories" in note for note in notes(train(small_config(*sure, folder=tmp_path))))
     with pytest.raises(ConfigError, match=r"no finished trajectory with steps.*channel 'train'"):
         train(small_config(*sure, "offline.channel=train", folder=tmp_path, name="none"))
+
+
+def test_judged_outcomes_decide_what_an_offline_run_learns_from(demos: Path, tmp_path: Path) -> None:
+    place = shutil.copy(demos, tmp_path / "judged.db")
+    with closing(open_pool(place)) as pool:
+        won, lost = (list(pool.find(Filter(is_success=wanted))) for wanted in (True, False))
+        for entry in won[1:]:
+            pool.assign_outcome(entry.id, Outcome(0.1, "outcome_model"))
+        pool.assign_outcome(lost[0].id, Outcome(0.8, "human"))
+    chosen = (*OFFLINE, "recipe.name=awr", f"offline.pool={place}", "offline.success=true")
+    folder = train(small_config(*chosen, "train.num_updates=2", folder=tmp_path))
+    assert any("offline: 2 trajectories" in note for note in notes(folder))
+    first = timeless(folder)[0].values
+    assert (first["success"], first["reward/outcome"], first["judged"]) == (1.0, 1.0, 0.5)
 
 
 def test_an_offline_run_goes_on_where_it_stopped(demos: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from stepwell.cli.pool_text import (
     UNITS,
     format_counts,
     format_number,
+    format_outcome,
     format_row,
     format_size,
     print_table,
@@ -44,6 +45,7 @@ def add(commands: Any) -> None:
     _add_export(actions)
     _add_import(actions)
     _add_tag(actions)
+    _add_judge(actions)
     _add_gc(actions)
 
 
@@ -124,6 +126,25 @@ def _add_tag(actions: Any) -> None:
     _add_filter(parser, tag_option="--with-tag")
 
 
+def _add_judge(actions: Any) -> None:
+    examples = (
+        ("stepwell pool judge pool.db traj-4f2a 1", "it solved its task, whatever the environment said"),
+        ("stepwell pool judge pool.db traj-4f2a 0.3 --by anna", "probably not"),
+    )
+    parser = add_command(
+        actions,
+        "judge",
+        run_judge,
+        summary="say whether a trajectory solved its task",
+        description="Your outcome is kept beside the status and earlier outcomes; the newest one counts.",
+        examples=examples,
+    )
+    _add_pool(parser)
+    parser.add_argument("id", help="of the trajectory; its beginning is enough where it is the only one")
+    parser.add_argument("probability", type=float, help="of success, from 0 to 1")
+    parser.add_argument("--by", default="", metavar="NAME", help="your name")
+
+
 def _add_gc(actions: Any) -> None:
     examples = (
         ("stepwell pool gc pool.db --max-size 2G --dry-run", "what would go"),
@@ -156,6 +177,9 @@ def _add_filter(parser: argparse.ArgumentParser, tag_option: str = "--tag") -> N
     chosen.add_argument("--channel", choices=("train", "eval", "user"))
     chosen.add_argument("--status", action="append", metavar="STATUS", help="success, failure, …; repeatable")
     chosen.add_argument(
+        "--solved", action=argparse.BooleanOptionalAction, default=None, help="as judged, else by status"
+    )
+    chosen.add_argument(
         tag_option, dest="tags", action="append", default=[], metavar="TAG", help="with this mark"
     )
     chosen.add_argument("--without-tag", action="append", default=[], metavar="TAG", help="without it")
@@ -184,7 +208,7 @@ def run_ls(args: argparse.Namespace) -> int:
         shown = list(entries)
         total = pool.count(_make_filter(args))
     print_table(
-        ("id", "channel", "task", "status", "steps", "reward", "version", "group", "age", "tags"),
+        ("id", "channel", "task", "status", "judged", "steps", "reward", "version", "group", "age", "tags"),
         [format_row(entry) for entry in shown],
     )
     print(f"{len(shown)} of {total} trajectories")
@@ -202,6 +226,7 @@ def run_show(args: argparse.Namespace) -> int:
     facts = {
         "task": f"{trajectory.task.env} {trajectory.task.id[:12]} {trajectory.task.instruction}".rstrip(),
         "group": f"{entry.group} of {entry.group_size} ({entry.state})",
+        "judged": "; ".join(format_outcome(given.outcome) for given in stored.outcome_history),
         "reward": format_number(entry.reward),
         "versions": "–" if stored.versions is None else "{} to {}".format(*stored.versions),
         "tags": ", ".join(stored.tags),
@@ -255,8 +280,9 @@ def run_stats(args: argparse.Namespace) -> int:
     if stats.tags:
         print(f"tags: {format_counts(stats.tags)}")
     print(
-        f"{stats.num_rewards:,} later rewards, {stats.num_reports:,} reports, {stats.num_versions:,} "
-        f"policy versions, {stats.num_blobs:,} images ({format_size(stats.blob_bytes)}), "
+        f"{stats.num_rewards:,} later rewards, {stats.num_outcomes:,} outcomes, "
+        f"{stats.num_reports:,} reports, {stats.num_versions:,} policy versions, "
+        f"{stats.num_blobs:,} images ({format_size(stats.blob_bytes)}), "
         f"{format_size(stats.disk_bytes)} on disk"
     )
     return 0
@@ -286,6 +312,17 @@ def run_tag(args: argparse.Namespace) -> int:
         ids = [entry.id for entry in pool.find(_make_filter(args))]
         (pool.untag if args.remove else pool.tag)(ids, args.tag)
     print(f"{len(ids)} trajectories {'no longer' if args.remove else 'now'} bear {args.tag!r}")
+    return 0
+
+
+def run_judge(args: argparse.Namespace) -> int:
+    from stepwell.core import Outcome, OutcomeSource
+
+    outcome = Outcome(args.probability, OutcomeSource.HUMAN, args.by)
+    with _open_pool(args.pool, require_write=True) as pool:
+        id = _whole_id(pool, args.id)
+        pool.assign_outcome(id, outcome)
+    print(f"{id} now counts as a {'success' if outcome.is_success else 'failure'}")
     return 0
 
 
@@ -340,6 +377,7 @@ def _make_filter(args: argparse.Namespace) -> Filter:
         group=args.group,
         ids=args.ids,
         is_open=True if args.open else None,
+        is_success=args.solved,
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepwell.core import Outcome
     from stepwell.pool import StoredTrajectory, TrajectorySummary
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -22,6 +23,7 @@ def format_row(entry: TrajectorySummary) -> tuple[str, ...]:
         entry.channel.value,
         f"{entry.env} {entry.task_id[:8]}",
         "open" if entry.status is None else entry.status.value,
+        format_outcome(entry.outcome),
         f"{entry.num_steps}",
         format_number(entry.reward),
         "–" if not versions else "-".join(map(str, sorted(versions))),  # type: ignore[type-var]
@@ -31,6 +33,14 @@ def format_row(entry: TrajectorySummary) -> tuple[str, ...]:
     )
 
 
+def format_outcome(outcome: Outcome | None) -> str:
+    """A judged outcome on one line."""
+    if outcome is None:
+        return "–"
+    by = f", {outcome.judge}" if outcome.judge else ""
+    return f"{outcome.success_probability:.2f} ({outcome.source}{by})"
+
+
 def summary_to_json(entry: TrajectorySummary) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -38,6 +48,8 @@ def summary_to_json(entry: TrajectorySummary) -> dict[str, Any]:
 
 
 def trajectory_to_json(stored: StoredTrajectory) -> dict[str, Any]:
+    from dataclasses import asdict
+
     steps = [
         {
             "number": number,
@@ -65,6 +77,7 @@ def trajectory_to_json(stored: StoredTrajectory) -> dict[str, Any]:
         "info": stored.trajectory.info,
         "reports": [report.body for report in stored.reports],
         "reward_history": history,
+        "outcome_history": [asdict(entry.outcome) for entry in stored.outcome_history],
         "steps": steps,
     }
 

@@ -134,6 +134,11 @@ class OfflineConfig(Settings):
     tags: tuple[str, ...] = Field((), description="only those with all of these tags")
     without_tags: tuple[str, ...] = Field(("untrainable",), description="none with any of these tags")
     min_reward: float | None = Field(None, description="smallest total reward")
+    success: bool | None = Field(
+        None,
+        description="only solved ones, or only failed ones; the newest judged outcome decides, else the "
+        "status; None: both",
+    )
 
 
 class SamplingConfig(Settings):

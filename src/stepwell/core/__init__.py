@@ -27,6 +27,7 @@ from stepwell.core.ids import content_hash, hash_bytes, new_id
 from stepwell.core.images import ImageStore
 from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps
 from stepwell.core.observation import Observation
+from stepwell.core.outcome import Outcome, OutcomeSource
 from stepwell.core.protocols import Critic, Request, Sampled, Sampler, SamplingParams, Scorer
 from stepwell.core.renamed import renamed_names
 from stepwell.core.robot_description import ArraySpec, RobotEnvDescription
@@ -78,6 +79,8 @@ __all__ = [
     "LogprobGaps",
     "ModelError",
     "Observation",
+    "Outcome",
+    "OutcomeSource",
     "ParityError",
     "QueueFullError",
     "RenderError",

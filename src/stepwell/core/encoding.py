@@ -29,6 +29,7 @@ import numpy as np
 
 from stepwell.core.arrays import AnyArray, IntArray, common_prefix
 from stepwell.core.errors import EncodingError, InputError, StepwellError
+from stepwell.core.outcome import Outcome
 from stepwell.core.step import (
     Action,
     ArrayAction,
@@ -148,7 +149,8 @@ class _Writer:
         return header
 
     def write_trajectory(self, trajectory: Trajectory) -> dict[str, Any]:
-        task = trajectory.task
+        task, outcome = trajectory.task, trajectory.outcome
+        judged = None if outcome is None else [outcome.success_probability, outcome.source, outcome.judge]
         return {
             "id": trajectory.id,
             "task": {
@@ -165,6 +167,7 @@ class _Writer:
             "error": trajectory.error,
             "timings": _check_json(trajectory.timings, "timings"),
             "info": _check_json(trajectory.info, "info"),
+            **({} if judged is None else {"outcome": judged}),
         }
 
 
@@ -262,6 +265,7 @@ class _Reader:
             timings=value["timings"],
             info=value["info"],
             id=value["id"],
+            outcome=Outcome(*value["outcome"]) if "outcome" in value else None,
         )
 
 

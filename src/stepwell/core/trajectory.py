@@ -2,7 +2,8 @@
 
 `Status` separates what the agent did from what the system did. Only a trajectory that
 `is_trainable` may reach a gradient: an infrastructure failure is counted and shown, and
-its place in the group is filled again.
+its place in the group is filled again. Whether the task is solved is the status, unless somebody judged
+the trajectory: then it is the newest `Outcome`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from stepwell.core.errors import InputError
 from stepwell.core.ids import new_id
+from stepwell.core.outcome import Outcome
 from stepwell.core.step import JSON, State, Step
 from stepwell.core.task import Task
 
@@ -44,7 +46,8 @@ class Trajectory:
 
     `group` joins siblings: trajectories of the same task that are compared with each
     other. `final_state` is the state after the last step; a truncated trajectory needs it
-    for its bootstrap value. `timings` are seconds by name (`env_s`, `engine_s`, ...).
+    for its bootstrap value. `timings` are seconds by name (`env_s`, `engine_s`, ...). `outcome` is the
+    newest judgement, if there is one.
     """
 
     task: Task
@@ -56,6 +59,7 @@ class Trajectory:
     timings: dict[str, float] = field(default_factory=dict)
     info: dict[str, JSON] = field(default_factory=dict)
     id: str = field(default_factory=lambda: new_id("traj"))
+    outcome: Outcome | None = None
 
     def __post_init__(self) -> None:
         if self.status in (Status.AGENT_ERROR, Status.INFRA_ERROR) and not self.error:
@@ -70,6 +74,13 @@ class Trajectory:
     def is_trainable(self) -> bool:
         """Whether it may enter a gradient: the system did not fail, and there are steps."""
         return self.status is not Status.INFRA_ERROR and bool(self.steps)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the task counts as solved: as judged, else as the status says."""
+        if self.outcome is None or self.status is Status.INFRA_ERROR:
+            return self.status is Status.SUCCESS
+        return self.outcome.is_success
 
     @property
     def total_reward(self) -> float:

@@ -57,6 +57,7 @@ class Replay:
     stage: str = "after"
     final_observation: str = ""
     final_image_png: bytes | None = None
+    judged: str = ""  # the judged outcome, in words
 
 
 def encode_png(image: AnyArray) -> bytes:

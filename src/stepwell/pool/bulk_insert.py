@@ -17,8 +17,9 @@ from sqlalchemy.sql.schema import Column, Table
 
 from stepwell.pool.database import Database
 from stepwell.pool.inputs import FullTrajectory
+from stepwell.pool.outcomes import get_probability, make_outcome_row
 from stepwell.pool.records import encode_state, find_images
-from stepwell.pool.schema import FILLING, READY, groups, images, steps, tags, trajectories
+from stepwell.pool.schema import FILLING, READY, groups, images, outcomes, steps, tags, trajectories
 from stepwell.pool.writes import add_trajectory, encode_json, encode_task
 
 
@@ -33,7 +34,7 @@ def add_trajectories(db: Database, connection: Connection, batch: Sequence[FullT
 
 
 def _are_plain(batch: Sequence[FullTrajectory]) -> bool:
-    """Whether each is only steps and completion, and each group has one description and enough places."""
+    """Whether each has only steps, outcomes and an end, and each group one description and enough places."""
     counts = Counter(full.group for full in batch if full.is_counted)
     sizes = {full.group: full.beginning.group_size for full in batch}
     return all(
@@ -67,8 +68,10 @@ def _write_parts(connection: Connection, placed: Sequence[tuple[int, FullTraject
     tag_rows = [
         {"trajectory": seq, "tag": tag} for seq, full in placed for tag in dict.fromkeys(full.beginning.tags)
     ]
+    judged_rows = [make_outcome_row(seq, each) for seq, full in placed for each in full.outcomes]
     image_rows = [{"trajectory": seq, "image": key} for seq, full in placed for key in _list_images(full)]
-    for table, rows in ((steps, step_rows), (tags, tag_rows), (images, image_rows)):
+    tables = ((steps, step_rows), (tags, tag_rows), (outcomes, judged_rows), (images, image_rows))
+    for table, rows in tables:
         if rows:
             connection.execute(insert(table), rows)
 
@@ -110,6 +113,7 @@ def _make_trajectory_row(full: FullTrajectory, group_seq: int, places: Counter[s
         "reward": float(sum(given)) if given else None,
         "first_version": min((row["first_version"] for row in full.rows), default=None),
         "last_version": max((row["last_version"] for row in full.rows), default=None),
+        "success_probability": get_probability(full.outcomes),
     }
 
 

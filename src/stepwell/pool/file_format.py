@@ -19,6 +19,7 @@ import numpy as np
 from stepwell.core import (
     FinishReason,
     ImageSpan,
+    Outcome,
     Sampling,
     State,
     Status,
@@ -32,7 +33,14 @@ from stepwell.core.encoding import decode_step
 from stepwell.core.errors import EncodingError, InputError
 from stepwell.pool.inputs import Completion, FullTrajectory, NewTrajectory
 from stepwell.pool.records import decode_state, encode_rows, encode_state
-from stepwell.pool.results import Channel, RewardEntry, StoredTrajectory, TrajectoryReport, make_reward_entry
+from stepwell.pool.results import (
+    Channel,
+    OutcomeEntry,
+    RewardEntry,
+    StoredTrajectory,
+    TrajectoryReport,
+    make_reward_entry,
+)
 
 FORMAT = 1
 
@@ -82,7 +90,18 @@ def to_document(stored: StoredTrajectory) -> dict[str, Any]:
             }
             for given in stored.reward_history
         ],
+        "outcomes": [_encode_outcome(entry) for entry in stored.outcome_history],
         "reports": [{"body": report.body, "created_s": report.created_s} for report in stored.reports],
+    }
+
+
+def _encode_outcome(entry: OutcomeEntry) -> dict[str, Any]:
+    judged = entry.outcome
+    return {
+        "success_probability": judged.success_probability,
+        "source": str(judged.source),
+        "judge": judged.judge,
+        "created_s": entry.created_s,
     }
 
 
@@ -174,6 +193,7 @@ def _decode_trajectory(
         steps,
         completion,
         rewards=[_decode_reward(given) for given in document["rewards"]],
+        outcomes=[_decode_outcome(given) for given in document.get("outcomes") or ()],
         reports=[TrajectoryReport(**report) for report in document["reports"]],
         is_served=document["is_served"],
     )
@@ -182,6 +202,11 @@ def _decode_trajectory(
 def _decode_reward(document: Mapping[str, Any]) -> RewardEntry:
     checked = make_reward_entry(document["step"], document["part"], document["value"], document["source"])
     return replace(checked, created_s=document["created_s"])
+
+
+def _decode_outcome(document: Mapping[str, Any]) -> OutcomeEntry:
+    judged = Outcome(document["success_probability"], document["source"], document["judge"])
+    return OutcomeEntry(judged, document["created_s"])
 
 
 def _decode_step(document: Mapping[str, Any]) -> Step:

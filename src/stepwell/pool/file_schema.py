@@ -96,6 +96,13 @@ class _RewardModel(_Model):
     created_s: Number
 
 
+class _OutcomeModel(_Model):
+    success_probability: Annotated[float, Field(ge=0, le=1)]
+    source: str
+    judge: str
+    created_s: Number
+
+
 class _ReportModel(_Model):
     body: JsonValue
     created_s: Number
@@ -125,6 +132,7 @@ class _TrajectoryModel(_Model):
     steps: list[Any]
     rewards: list[_RewardModel]
     reports: list[_ReportModel]
+    outcomes: list[_OutcomeModel] = Field(default_factory=list)  # none in older files
 
 
 def check_types(document: Any) -> None:

@@ -42,7 +42,7 @@ Format = Literal["parquet", "jsonl"]
 _STEPS_PER_ROW_GROUP = 2000
 _BATCH = 64
 # Columns that hold JSON as text: their keys differ between environments
-JSON_COLUMNS = ("timings", "info", "source", "rewards", "reports")
+JSON_COLUMNS = ("timings", "info", "source", "rewards", "outcomes", "reports")
 STEP_JSON_COLUMNS = ("reward_parts", "info")
 
 
@@ -207,7 +207,7 @@ def make_parquet_schema(pa: Any) -> Any:
         "first_version": full, "last_version": full, "created_s": number, "finished_s": number,
         "timings": text, "info": text, "source": text, "tags": pa.list_(text), "path": pa.list_(pa.int32()),
         "final_state": pa.struct({"prompt_ids": ids, "images": images, "record": pa.binary()}),
-        "steps": pa.list_(pa.struct(step)), "rewards": text, "reports": text,
+        "steps": pa.list_(pa.struct(step)), "rewards": text, "outcomes": text, "reports": text,
     }  # fmt: skip
     return pa.schema(columns)
 
@@ -354,7 +354,7 @@ def _parse_row(place: str, row: dict[str, Any]) -> dict[str, Any]:
     def parse_fields(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
         return {
             **record,
-            **{name: _parse_json(place, record[name]) for name in names if record[name] is not None},
+            **{name: _parse_json(place, record[name]) for name in names if record.get(name) is not None},
         }
 
     try:

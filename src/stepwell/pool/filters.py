@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, exists, false, func, select
 
 from stepwell.core import Status
 from stepwell.core.errors import InputError
+from stepwell.pool.outcomes import build_success_conditions
 from stepwell.pool.results import Channel, parse_channel
 from stepwell.pool.schema import groups, tags, trajectories
 
@@ -20,7 +21,9 @@ class Filter:
     Versions: no step of the path is older than `min_version` or newer than `max_version`. Rewards:
     the sum over the path. Times: when the trajectory began (seconds since 1970), `until_s` excluded.
     It must have all `tags` and none of `without_tags`. An open trajectory has neither versions nor a
-    reward yet, so a bound on them excludes it.
+    reward yet, so a bound on them excludes it. `is_success`: the task counts as solved, as judged by the
+    newest outcome, else by the status; False selects what was finished without success, infrastructure
+    failures excluded.
     """
 
     channel: Channel | str | None = None
@@ -37,6 +40,7 @@ class Filter:
     env: str | None = None
     group: str | None = None
     is_open: bool | None = None
+    is_success: bool | None = None
     ids: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +82,8 @@ class Filter:
             found.append(t.id.in_(list(self.ids)) if self.ids else false())
         if self.is_open is not None:
             found.append(t.status.is_(None) if self.is_open else t.status.is_not(None))
+        if self.is_success is not None:
+            found += build_success_conditions(self.is_success)
         if self.group is not None:
             found.append(t.group.in_(select(groups.c.seq).where(groups.c.name == self.group)))
         found += [has_tag(tag) for tag in self.tags]

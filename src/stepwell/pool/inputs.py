@@ -11,7 +11,14 @@ from typing import Any
 from stepwell.core import JSON, State, Status, Step, Task, Trajectory
 from stepwell.core.errors import InputError
 from stepwell.pool.records import encode_rows
-from stepwell.pool.results import Channel, RewardEntry, TrajectoryReport, check_name, parse_channel
+from stepwell.pool.results import (
+    Channel,
+    OutcomeEntry,
+    RewardEntry,
+    TrajectoryReport,
+    check_name,
+    parse_channel,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,7 @@ class FullTrajectory:
     steps: Mapping[int, Step]
     completion: Completion
     rewards: Sequence[RewardEntry] = ()
+    outcomes: Sequence[OutcomeEntry] = ()
     reports: Sequence[TrajectoryReport] = ()
     is_served: bool = True
     rows: list[dict[str, Any]] = field(init=False)  # encoded here, outside the transaction

@@ -14,12 +14,20 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, func, select
 
-from stepwell.core import Status, Step, Task, Trajectory
+from stepwell.core import Outcome, Status, Step, Task, Trajectory
 from stepwell.core.errors import InputError
 from stepwell.pool.database import Database
 from stepwell.pool.filters import Filter
+from stepwell.pool.outcomes import read_outcomes
 from stepwell.pool.records import RowReader, decode_state
-from stepwell.pool.results import Channel, RewardEntry, StoredTrajectory, TrajectoryReport, TrajectorySummary
+from stepwell.pool.results import (
+    Channel,
+    OutcomeEntry,
+    RewardEntry,
+    StoredTrajectory,
+    TrajectoryReport,
+    TrajectorySummary,
+)
 from stepwell.pool.reward_history import apply_corrections, collect_corrections
 from stepwell.pool.schema import groups, reports, rewards, steps, tags, trajectories
 
@@ -84,8 +92,14 @@ def _make_summaries(connection: Connection, rows: Sequence[Any]) -> list[Traject
     seqs = [row.seq for row in rows]
     tagged = _group_by_trajectory(connection.execute(select(tags).where(tags.c.trajectory.in_(seqs))))
     counts = _count_open(connection, [row.seq for row in rows if row.status is None])
+    judged = read_outcomes(connection, rows)
     return [
-        _make_summary(row, tuple(sorted(each.tag for each in tagged[row.seq])), counts.get(row.seq))
+        _make_summary(
+            row,
+            tuple(sorted(each.tag for each in tagged[row.seq])),
+            counts.get(row.seq),
+            _get_newest(judged[row.seq]),
+        )
         for row in rows
     ]
 
@@ -104,7 +118,13 @@ def _count_open(connection: Connection, seqs: list[int]) -> dict[int, tuple[int,
     return {row.trajectory: (row.num, int(row.size)) for row in connection.execute(query)}
 
 
-def _make_summary(row: Any, tag_names: tuple[str, ...], counts: tuple[int, int] | None) -> TrajectorySummary:
+def _get_newest(judged: Sequence[OutcomeEntry]) -> Outcome | None:
+    return judged[-1].outcome if judged else None
+
+
+def _make_summary(
+    row: Any, tag_names: tuple[str, ...], counts: tuple[int, int] | None, outcome: Outcome | None
+) -> TrajectorySummary:
     num_steps, num_bytes = counts or (row.num_steps or 0, row.num_bytes or 0)
     return TrajectorySummary(
         id=row.id,
@@ -124,6 +144,7 @@ def _make_summary(row: Any, tag_names: tuple[str, ...], counts: tuple[int, int] 
         created_s=row.created_s,
         finished_s=row.finished_s,
         tags=tag_names,
+        outcome=outcome,
     )
 
 
@@ -198,10 +219,13 @@ def _read_trajectories(connection: Connection, query: Select[Any]) -> list[tuple
     """Trajectories (their paths), each with the `seq` of its group."""
     rows = connection.execute(query).all()
     step_rows, history = _read_parts(connection, rows)
-    return [
-        (row.group, _build_trajectory(row, RowReader(step_rows[row.seq]), history[row.seq])[0])
-        for row in rows
-    ]
+    judged = read_outcomes(connection, rows)
+    found = []
+    for row in rows:
+        trajectory, _ = _build_trajectory(row, RowReader(step_rows[row.seq]), history[row.seq])
+        trajectory.outcome = _get_newest(judged[row.seq])
+        found.append((row.group, trajectory))
+    return found
 
 
 def _read_parts(
@@ -247,11 +271,13 @@ def _read_stored(connection: Connection, query: Select[Any], *, whole: bool) -> 
     seqs = [row.seq for row in rows]
     bodies = select(reports).where(reports.c.trajectory.in_(seqs)).order_by(reports.c.seq)
     said = _group_by_trajectory(connection.execute(bodies))
+    judged = read_outcomes(connection, rows)
     found = []
     for row, entry in zip(rows, _make_summaries(connection, rows), strict=True):
         trajectory, numbers = _build_trajectory(
             row, RowReader(step_rows[row.seq]), history[row.seq], whole=whole
         )
+        trajectory.outcome = entry.outcome
         found.append(
             StoredTrajectory(
                 trajectory=trajectory,
@@ -266,6 +292,7 @@ def _read_stored(connection: Connection, query: Select[Any], *, whole: bool) -> 
                     RewardEntry(each.number, each.part, each.value, each.source, each.created_s)
                     for each in history[row.seq]
                 ),
+                outcome_history=tuple(judged[row.seq]),
             )
         )
     return found

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stepwell.core import JSON, Status, Trajectory
+from stepwell.core import JSON, Outcome, Status, Trajectory
 from stepwell.core.errors import InputError
 
 KEEP_TAG = "keep"  # a trajectory with this tag is never removed by `gc`
@@ -49,6 +49,7 @@ class TrajectorySummary:
     created_s: float
     finished_s: float | None
     tags: tuple[str, ...] = ()
+    outcome: Outcome | None = None  # the newest
 
     @property
     def is_open(self) -> bool:
@@ -64,6 +65,18 @@ class RewardEntry:
     value: float
     source: str
     created_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeEntry:
+    """One judged outcome of a trajectory; the newest one counts."""
+
+    outcome: Outcome
+    created_s: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        if self.outcome.judge:
+            check_name(self.outcome.judge, "judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,7 @@ class StoredTrajectory:
     source: dict[str, JSON]
     reports: tuple[TrajectoryReport, ...] = ()
     reward_history: tuple[RewardEntry, ...] = ()
+    outcome_history: tuple[OutcomeEntry, ...] = ()
 
     @property
     def id(self) -> str:
@@ -172,6 +186,7 @@ class PoolStats:
     consumers: dict[str, tuple[int, int, int | None]]
     tags: dict[str, int]
     num_rewards: int
+    num_outcomes: int
     num_reports: int
     num_versions: int
     num_blobs: int

@@ -2,6 +2,7 @@
 
     groups 1 ── n trajectories 1 ── n steps
                      ├── n rewards   (every value ever given; the newest of a part counts)
+                     ├── n outcomes  (every judgement ever given; the newest counts)
                      ├── n reports
                      ├── n tags
                      └── n images    (the blobs of a trajectory's images)
@@ -34,7 +35,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISION = "0003"
+REVISION = "0004"
 FILLING, READY, LEASED, CONSUMED = "filling", "ready", "leased", "consumed"
 
 metadata = MetaData()
@@ -95,6 +96,7 @@ trajectories = Table(
     Column("reward", Double),
     Column("first_version", BigInteger),
     Column("last_version", BigInteger),
+    Column("success_probability", Double),  # of the newest outcome; none: not judged
     Index("trajectories_by_group", "group"),
     Index("trajectories_by_task", "task_id"),
     Index("trajectories_by_channel", "channel", "seq"),
@@ -127,6 +129,19 @@ rewards = Table(
     Column("source", Text, nullable=False),
     Column("created_s", Double, nullable=False),
     Index("rewards_by_trajectory", "trajectory", "seq"),
+    sqlite_autoincrement=True,
+)
+
+outcomes = Table(
+    "outcomes",
+    metadata,
+    _make_seq_column(),
+    _make_trajectory_column(),
+    Column("success_probability", Double, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("judge", Text, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Index("outcomes_by_trajectory", "trajectory", "seq"),
     sqlite_autoincrement=True,
 )
 

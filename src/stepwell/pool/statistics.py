@@ -18,6 +18,7 @@ from stepwell.pool.schema import (
     CONSUMED,
     LEASED,
     groups,
+    outcomes,
     reports,
     rewards,
     steps,
@@ -40,7 +41,12 @@ def compute_stats(db: Database, blobs: BlobStore | None) -> PoolStats:
 
 def _count_rows(connection: Connection) -> dict[str, Any]:
     tagged = connection.execute(select(tags.c.tag, func.count()).group_by(tags.c.tag).order_by(tags.c.tag))
-    tables = {"num_rewards": rewards, "num_reports": reports, "num_versions": versions}
+    tables = {
+        "num_rewards": rewards,
+        "num_outcomes": outcomes,
+        "num_reports": reports,
+        "num_versions": versions,
+    }
     return {
         "channels": {channel: _count_channel(connection, channel) for channel in Channel},
         "consumers": _count_consumers(connection),

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from stepwell.core import JSON, ImageStore, State, Status, Step, Task, Trajectory, new_id
+from stepwell.core import JSON, ImageStore, Outcome, State, Status, Step, Task, Trajectory, new_id
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ConfigError, InputError
-from stepwell.pool import curation, files, leases, queries, retention, statistics, writes
+from stepwell.pool import curation, files, leases, outcomes, queries, retention, statistics, writes
 from stepwell.pool.blobs import BlobStore
 from stepwell.pool.bulk_insert import add_trajectories
 from stepwell.pool.curation import Score
@@ -36,6 +36,7 @@ from stepwell.pool.results import (
     Channel,
     GcResult,
     LeasedGroup,
+    OutcomeEntry,
     PoolStats,
     PublishedVersion,
     StoredTrajectory,
@@ -164,6 +165,14 @@ class Pool:
         entry = make_reward_entry(step, part, value, source)
         self._db.write(lambda connection: writes.add_rewards(connection, id, [entry]))
 
+    def assign_outcome(self, id: str, outcome: Outcome) -> None:
+        """Store a judged outcome of a trajectory, now or as a correction; the newest one counts.
+
+        The status stays what the environment or the system said.
+        """
+        entry = OutcomeEntry(outcome)
+        self._db.write(lambda connection: outcomes.assign_outcome(connection, id, entry))
+
     def report(self, id: str, body: JSON) -> None:
         """Attach a report, any text or JSON, to a trajectory."""
         created_s = time.time()
@@ -205,6 +214,7 @@ class Pool:
                 NewTrajectory(t.id, t.task, t.group, sizes[t.group or t.id], channel, source or {}, tags),
                 dict(enumerate(t.steps)),
                 Completion(t.status, t.error, None, t.final_state, t.timings, t.info),
+                outcomes=() if t.outcome is None else (OutcomeEntry(t.outcome),),
             )
             for t in trajectories
         ]

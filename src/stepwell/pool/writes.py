@@ -1,6 +1,6 @@
 """The writes of producers, each as one piece of work in a write transaction.
 
-    begin ─► append … append ─► finish          (reward and report at any time)
+    begin ─► append … append ─► finish          (reward, outcome and report at any time)
 
 Invariants
 * Every write may be repeated. The same content again changes nothing; different content is refused.
@@ -23,6 +23,7 @@ from stepwell.core import JSON, Status, Step, Task
 from stepwell.core.errors import InputError
 from stepwell.pool.database import Database
 from stepwell.pool.inputs import Completion, FullTrajectory, NewTrajectory
+from stepwell.pool.outcomes import add_outcomes
 from stepwell.pool.records import RowReader, encode_rows, encode_state, find_images
 from stepwell.pool.results import RewardEntry
 from stepwell.pool.reward_history import collect_corrections, sum_rewards, update_total
@@ -290,6 +291,8 @@ def add_trajectory(db: Database, connection: Connection, full: FullTrajectory) -
         append_steps(db, connection, id, full.steps, (None, full.rows))
     if is_new and full.rewards:
         add_rewards(connection, id, full.rewards)
+    if is_new and full.outcomes:
+        add_outcomes(connection, find_trajectory(connection, id).seq, full.outcomes)
     for each in full.reports if is_new else ():
         add_report(connection, id, each.body, each.created_s)
     finish_trajectory(db, connection, id, full.completion, is_served=full.is_served)

@@ -4,6 +4,7 @@ from stepwell.core.renamed import renamed_names
 from stepwell.rewards.batch import BatchJudge, refuse_batch_settings
 from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.judge.verdict import Verdict
+from stepwell.rewards.outcomes import apply_outcomes
 from stepwell.rewards.parts import compute_step_parts, list_part_names, select_parts
 from stepwell.rewards.repetition import RepeatedSentence, RepetitionPenalty
 from stepwell.rewards.state_match import match_state
@@ -17,6 +18,7 @@ __all__ = [
     "RuleJudge",
     "StepOutcome",
     "Verdict",
+    "apply_outcomes",
     "compute_step_parts",
     "list_part_names",
     "load_own_parts",

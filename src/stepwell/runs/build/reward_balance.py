@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepwell.config.run import RewardConfig
-from stepwell.core import Status, Trajectory
+from stepwell.core import Trajectory
 
 PER_TURN = ("format", "grounding", "world_modeling")
 
 
 def average_success_pay(shown: Sequence[Trajectory], scale: float) -> float | None:
     """The average task reward of successes, before scaling; None if it is not positive."""
-    won = [t for t in shown if t.status is Status.SUCCESS]
+    won = [t for t in shown if t.is_success]
     totals = [sum(step.reward_parts.get("task", 0.0) for step in t.steps) / scale for t in won]
     paid = sum(totals) / len(totals) if totals else 0.0
     return paid if paid > 0 else None

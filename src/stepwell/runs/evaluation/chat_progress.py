@@ -48,7 +48,7 @@ class ChatProgress:
             self._num_failed += 1
         else:
             self._num_done += 1
-            self._num_solved += trajectory.status is Status.SUCCESS
+            self._num_solved += trajectory.is_success
         figures = self._format_figures(model)
         self._bar.update(self._task, completed=self._num_known + self._num_done, figures=figures)
         if not self._console.is_terminal and time.monotonic() - self._printed_at > PLAIN_EVERY_S:

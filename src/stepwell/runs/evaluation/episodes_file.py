@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepwell.core import Status, TokenAction, Trajectory
+from stepwell.core import TokenAction, Trajectory
 from stepwell.core.errors import EncodingError
 from stepwell.monitors.files import atomic_write
 
@@ -52,7 +52,7 @@ class EvalEpisode:
         last: Any = infos[-1] if infos else {}
         return cls(
             task=trajectory.task.id,
-            success=trajectory.status is Status.SUCCESS,
+            success=trajectory.is_success,
             turns=len(infos),
             golden=golden,
             tokens=sum(sizes) if len(sizes) == len(actions) else None,

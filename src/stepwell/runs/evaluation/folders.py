@@ -20,7 +20,7 @@ from typing import Any
 
 from stepwell.config.loading import dump_config
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, EncodingError, Status, StepwellError, Trajectory
+from stepwell.core import ConfigError, EncodingError, StepwellError, Trajectory
 from stepwell.monitors import jsonl
 from stepwell.monitors.base import LogEntry, RunInfo
 from stepwell.monitors.files import atomic_write
@@ -198,8 +198,8 @@ def _choose_replays(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     first: dict[str, Trajectory] = {}
     for trajectory in trajectories:
         first.setdefault(trajectory.task.id, trajectory)
-    solved = [t for t in first.values() if t.status is Status.SUCCESS]
-    others = [t for t in first.values() if t.status is not Status.SUCCESS]
+    solved = [t for t in first.values() if t.is_success]
+    others = [t for t in first.values() if not t.is_success]
     num_solved = max(NUM_REPLAYS // 2, NUM_REPLAYS - len(others))
     kept = solved[:num_solved]
     kept += others[: NUM_REPLAYS - len(kept)]

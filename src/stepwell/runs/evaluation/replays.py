@@ -21,6 +21,7 @@ from stepwell.algos import credit
 from stepwell.core import (
     ArrayAction,
     Observation,
+    Outcome,
     StateForm,
     Step,
     StepwellError,
@@ -142,8 +143,17 @@ class _ShownEpisode:
             frames=frames,
             stage=self.stage,
             final_observation=final_observation,
+            judged=_describe_outcome(self.trajectory.outcome),
             **more,
         )
+
+
+def _describe_outcome(outcome: Outcome | None) -> str:
+    """Such as `success 0.93 (outcome_model)`; empty if nobody judged the episode."""
+    if outcome is None:
+        return ""
+    verdict = "success" if outcome.is_success else "failure"
+    return f"{verdict} {outcome.success_probability:.2f} ({outcome.source})"
 
 
 def _replay_messages(seen: _ShownEpisode) -> Replay:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.core import Status, Step, Trajectory
+from stepwell.core import Step, Trajectory
 from stepwell.rollout.usage import measure_reply_length, measure_tool_use
 from stepwell.runs.loop.agent_failures import count_failures
 
@@ -33,7 +33,7 @@ class EvalResult:
     @property
     def outcomes(self) -> np.ndarray:
         """[task, sample] bool."""
-        flat = [t.status is Status.SUCCESS for t in self.trajectories]
+        flat = [t.is_success for t in self.trajectories]
         return np.array(flat, dtype=bool).reshape(-1, self.samples_per_task)
 
     @property

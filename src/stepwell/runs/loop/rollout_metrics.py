@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepwell.core import Status, Step, Trajectory
+from stepwell.core import Step, Trajectory
 from stepwell.rollout.usage import measure_tool_use
 from stepwell.runs.evaluation.result import format_share
 from stepwell.runs.loop.agent_failures import count_failures
@@ -36,7 +36,7 @@ def measure_rollout(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         for name, value in step.reward_parts.items():
             parts[f"reward/{name}"] = parts.get(f"reward/{name}", 0.0) + value / len(trajectories)
     return {
-        "success": float(np.mean([t.status is Status.SUCCESS for t in trajectories])),
+        "success": float(np.mean([t.is_success for t in trajectories])),
         "reward": float(np.mean([t.total_reward for t in trajectories])),
         **parts,
         **measure_equal_groups(trajectories),

@@ -201,10 +201,10 @@ class StoredSource:
     def _assign_rewards(self, trajectory: Trajectory) -> Trajectory:
         """Assign the reward parts of the recipe, whichever were summed when the trajectory was stored.
 
-        `outcome` follows from the status. The others come from what a step stores: all parts if it was
-        played here (`info["parts"]`, unscaled), else those that were given.
+        `outcome` follows from the judged outcome, else from the status. The others come from what a step
+        stores: all parts if it was played here (`info["parts"]`, unscaled), else those that were given.
         """
-        is_won, last = trajectory.status is Status.SUCCESS, len(trajectory.steps) - 1
+        is_won, last = trajectory.is_success, len(trajectory.steps) - 1
         for number, step in enumerate(trajectory.steps):
             raw: Any = step.info.get("parts") or {}
             known = {**step.reward_parts, **{k: v * self.config.rewards.scale for k, v in raw.items()}}
@@ -252,5 +252,6 @@ def make_filter(offline: OfflineConfig) -> Filter:
         tags=offline.tags,
         without_tags=offline.without_tags,
         min_reward=offline.min_reward,
+        is_success=offline.success,
         is_open=False,
     )

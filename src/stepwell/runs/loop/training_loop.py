@@ -37,6 +37,7 @@ from stepwell.core import AgentError, LogprobGaps, ParityError, Split, Task, Tra
 from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
+from stepwell.rewards import apply_outcomes
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import evaluate
@@ -215,10 +216,11 @@ class TrainingLoop:
         played = time.perf_counter()
         check_parity = self._check_parity if self._source.is_fresh else None
         version = self.state.update if batch.is_mixed else None
+        num_judged = apply_outcomes(batch.trajectories, self.config.rewards.scale)
         judged = self._judge_batch(batch.trajectories)
         trainer = self.components.trainer
         learnable = self._choose_learnable(batch.trajectories)
-        metrics = judged
+        metrics = judged | ({"judged": num_judged / len(batch.trajectories)} if num_judged else {})
         if learnable:
             metrics |= trainer.update(learnable, check_parity=check_parity, version=version)
         learnt = time.perf_counter()

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from stepwell.config.run import WarmStartConfig
-from stepwell.core import Status, Task, Trajectory
+from stepwell.core import Task, Trajectory
 from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import EpisodeRunner
@@ -60,7 +60,7 @@ class WarmStart:
         shown = components.demonstrations(
             warm.num_demos, warm.noise, components.config.seed, warm.demos_per_task
         )
-        success = np.mean([t.status is Status.SUCCESS for t in shown])
+        success = np.mean([t.is_success for t in shown])
         self.monitor.note(f"warm start: {len(shown)} demonstrations, {success:.2f} of them succeed")
         if (warning := components.backend.describe_imbalance(shown)) is not None:
             self.monitor.note(f"warning: {warning}")
