@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.agents import Agent, PastTurn
-from stepwell.agents.history import LINE_CHARS, format_history
+from stepwell.agents.history import format_history
 from stepwell.config.run import AgentConfig
-from stepwell.core import ActionSpace, EnvDescription, Observation, ToolCall, ToolSchema
+from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, ToolCall, ToolSchema
 
 LOOK = ToolSchema("look", "", {"type": "object", "properties": {"at": {}, "times": {"type": "integer"}}})
 TOOLS = ActionSpace(tools=(LOOK,), max_per_turn=2)
@@ -52,15 +52,19 @@ def test_steps_tell_the_observation_and_what_was_done() -> None:
         PastTurn((), "not valid JSON"),
         PastTurn((look(),), "2 calls, at most 1"),
     ]
-    assert agent(memory="steps").next_prompt(SEEN, past).splitlines() == [
+    assert agent(context="observation").next_prompt(SEEN, past).splitlines() == [
         "A room.",
         "Done so far:",
         '1. look(at="door"); look(at="a\\nb", times=2) -> It is shut.',
         "2. nothing: not valid JSON",
         "3. look() (not done: 2 calls, at most 1)",
     ]
-    assert agent(memory="steps").first_prompt(SEEN) == agent(memory="steps").next_prompt(SEEN) == "A room."
-    names = agent(NAMES, memory="steps")
+    assert (
+        agent(context="observation").first_prompt(SEEN)
+        == agent(context="observation").next_prompt(SEEN)
+        == "A room."
+    )
+    names = agent(NAMES, context="observation")
     assert names.next_prompt(SEEN, [PastTurn(("Up", "Down")), PastTurn((), "bad")]) == (
         "A room.\nDone so far:\n1. Up,Down\n2. nothing"
     )
@@ -75,24 +79,49 @@ def test_the_oldest_turns_go_first_and_it_is_said() -> None:
     assert format_history(NAMES, [], 100) == ""
 
 
+def test_the_environment_says_how_long_a_line_may_be() -> None:
+    said = PastTurn(("note " + "x" * 500,))
+    config = AgentConfig(context="observation")
+    for chars, length in ((240, 240), (300, 300), (1000, 508)):
+        world = EnvDescription("room", "Look.", ActionSpace(), 5, history_line_chars=chars)
+        assert len(Agent(world, config).next_prompt(SEEN, [said]).splitlines()[-1]) == length
+    assert EnvDescription("room", "Look.", ActionSpace(), 5).history_line_chars == 240
+    with pytest.raises(InputError, match="at least 16"):
+        EnvDescription("room", "Look.", ActionSpace(), 5, history_line_chars=5)
+
+
+def test_a_summary_is_what_follows_the_thinking() -> None:
+    thinker = agent(NAMES, context="summary", strategy="free_think", max_history_chars=20)
+    assert thinker.read_summary("<think>hm</think>  I went up.\n") == "I went up."
+    assert thinker.read_summary("I went up.") == "I went up."
+    assert thinker.read_summary("x" * 50) == "x" * 20
+    assert thinker.prompt_after_summary("", "A room.") == "A room."
+
+
 texts = st.text(max_size=600)
 
 
-@given(st.lists(st.builds(PastTurn, st.tuples(texts), texts, texts), max_size=8), st.integers(0, 1500))
+@given(
+    st.lists(st.builds(PastTurn, st.tuples(texts), texts, texts), max_size=8),
+    st.integers(0, 1500),
+    st.integers(16, 700),
+)
 def test_a_history_is_never_longer_than_asked_and_has_one_line_per_turn(
-    past: list[PastTurn], most: int
+    past: list[PastTurn], most: int, longest: int
 ) -> None:
-    written = format_history(ActionSpace(), past, most)
+    written = format_history(ActionSpace(), past, most, line_chars=longest)
     lines = written.split("\n")[1:]
     numbered = [line for line in lines if not line.startswith("(")]
     assert sum(len(line) + 1 for line in numbered) <= most
-    assert all(len(line) <= LINE_CHARS for line in numbered)
+    assert all(len(line) <= longest for line in numbered)
     assert [int(line.partition(".")[0]) for line in numbered] == list(
         range(len(past) - len(numbered) + 1, len(past) + 1)
     )
 
 
-@pytest.mark.parametrize("memory", ["dialogue", "steps"])
-def test_texts_are_a_function_of_the_turns(memory: str) -> None:
+@pytest.mark.parametrize("context", ["dialogue", "observation", "window", "summary"])
+def test_texts_are_a_function_of_the_turns(context: str) -> None:
     past = [PastTurn((look(at="x"),)), PastTurn((), "bad")]
-    assert agent(memory=memory).next_prompt(SEEN, past) == agent(memory=memory).next_prompt(SEEN, list(past))
+    assert agent(context=context).next_prompt(SEEN, past) == agent(context=context).next_prompt(
+        SEEN, list(past)
+    )

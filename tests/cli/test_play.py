@@ -180,9 +180,14 @@ def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
         assert talk.num_restarts == 0
 
 
-@pytest.mark.parametrize("memory", ["dialogue", "steps"])
-def test_who_plays_with_tools_sees_the_prompts_of_training(run: Path, memory: str) -> None:
-    wish = ("env.name=tests.envs.tool_envs:Notes", "env.options={}", f"agent.memory={memory}")
+@pytest.mark.parametrize("context", ["dialogue", "observation", "window"])
+def test_who_plays_with_tools_sees_the_prompts_of_training(run: Path, context: str) -> None:
+    wish = (
+        "env.name=tests.envs.tool_envs:Notes",
+        "env.options={}",
+        f"agent.context={context}",
+        "agent.context_turns=1",
+    )
     config = load_config(run, [*wish, "agent.strategy=no_think", "recipe.name=grpo"])
     (shown,) = Components(config).demonstrations(1, 0.0, 0)
     with PlaySession(config, open_pilot(find_checkpoint(run), config)) as session:

@@ -12,7 +12,7 @@ from stepwell.cli.main import _show_warning
 from stepwell.config.changing import find_changes
 from stepwell.config.loading import dump_config, load_config
 from stepwell.config.renamed import rename_key, rename_tables
-from stepwell.config.run import RunConfig
+from stepwell.config.run import AgentConfig, RunConfig
 from stepwell.config.study import load_study
 from stepwell.core.errors import ConfigError
 from stepwell.studies.folder import known_runs
@@ -105,3 +105,16 @@ environments = ["lake"]
         warnings.simplefilter("error")
         assert load_study(tmp_path / "new.toml") == found
     assert [env.name for env in found.environments] == ["lake"]
+
+
+def test_the_memory_of_an_agent_is_now_its_context(tmp_path: Path) -> None:
+    file = tmp_path / "old.toml"
+    file.write_text('[agent]\nmemory = "steps"\n')
+    with pytest.warns(FutureWarning, match="agent.memory is now called agent.context"):
+        assert load_config(file).agent.context == "observation"
+    with pytest.warns(FutureWarning, match='write "observation" for "steps"'):
+        assert load_config(None, ["agent.memory=steps"]).agent.context == "observation"
+    assert load_config(None, ["agent.context=window"]).agent.context == "window"
+    assert AgentConfig.model_validate({"memory": "dialogue"}).context == "dialogue"
+    stored = {"agent": {"memory": "steps"}}
+    assert rename_tables(stored) == {"agent": {"context": "observation"}}

@@ -127,7 +127,7 @@ def test_every_method_meets_every_env_on_equal_terms(steppo: tuple[StudyConfig, 
         assert train.tasks_per_update * train.group_size == 128
         assert train.group_size == (8 if recipe.needs_groups else 1)
         assert recipe.reward_parts == ("task",) and recipe.kl is None
-        assert run.config.agent.memory == "steps" and run.config.env.options["size"] == "tiny"
+        assert run.config.agent.context == "observation" and run.config.env.options["size"] == "tiny"
         assert train.num_updates == (0 if run.variant == "react" else 60)
     thinks = {run.config.agent.strategy for run in runs if run.variant == "react"}
     assert thinks == {"free_think"}

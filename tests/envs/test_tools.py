@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from tests.envs.tool_envs import Notes
@@ -88,7 +89,7 @@ def test_random_play_is_the_envs_own_or_any_of_its_names() -> None:
 
 
 def test_an_env_with_tools_crosses_the_wire() -> None:
-    description = Notes().description
+    description = replace(Notes().description, history_line_chars=900)
     assert read_description(write_description(description)) == description
 
 

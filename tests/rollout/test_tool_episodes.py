@@ -35,7 +35,7 @@ NOTES = (
     "env.options={}",
     "engine.max_length=2048",
 )
-STEPS = (*NOTES, "agent.memory=steps")
+STEPS = (*NOTES, "agent.context=observation")
 
 
 class Script:
@@ -79,9 +79,9 @@ def prompt_ids(step: Step) -> list[int]:
 
 
 @pytest.mark.parametrize("strategy", ["no_think", "free_think", "grounding_world_modeling"])
-@pytest.mark.parametrize("memory", ["dialogue", "steps"])
-def test_the_oracle_calls_tools_in_the_strict_form_and_always_succeeds(strategy: str, memory: str) -> None:
-    components = small_components(*NOTES, f"agent.strategy={strategy}", f"agent.memory={memory}")
+@pytest.mark.parametrize("context", ["dialogue", "observation"])
+def test_the_oracle_calls_tools_in_the_strict_form_and_always_succeeds(strategy: str, context: str) -> None:
+    components = small_components(*NOTES, f"agent.strategy={strategy}", f"agent.context={context}")
     shown = components.demonstrations(6, 0.0, 0)
     assert {t.status for t in shown} == {Status.SUCCESS}
     for trajectory in shown:

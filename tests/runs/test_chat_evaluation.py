@@ -64,9 +64,9 @@ def both(model: str, config: RunConfig, url: str, folder: Path) -> tuple[EvalRep
     "settings",
     [
         (),
-        ("agent.memory=steps",),
+        ("agent.context=observation",),
         ("agent.strategy=free_think", "agent.remind=true", "env.options.max_turns=3"),
-        ("env.name=tests.envs.tool_envs:Notes", "env.options={}", "agent.memory=steps"),
+        ("env.name=tests.envs.tool_envs:Notes", "env.options={}", "agent.context=observation"),
     ],
 )
 def test_a_model_behind_an_api_says_and_reaches_what_it_does_natively(

@@ -7,9 +7,13 @@
     agent.read(reply)                what the reply does, and whether it has exactly the requested form
     agent.write(["Up"])              a reply in exactly that form, for demonstrations
 
-With `memory = "dialogue"` a prompt is the whole conversation so far. With `"steps"` every turn has its
-own prompt: the system message and one user message, which holds the observation and a short summary
-of the earlier turns (`history.py`).
+`agent.context` decides what a prompt holds of the earlier turns:
+
+    dialogue      all of them, as messages
+    observation   one user message: the present observation and a list of what was done (`history.py`)
+    window        the last `context_turns` turns, as messages
+    summary       what the policy wrote when it was asked for a summary (`ask_for_summary`), at the beginning
+                  of the first user message (`prompt_after_summary`), and the turns since then, as messages
 
 An agent is stateless: episodes may share one. Its texts depend only on the environment's description,
 the settings, the observation and the earlier turns.
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepwell.agents.calls import cut_thinking
 from stepwell.agents.history import PastTurn, format_history
 from stepwell.agents.prompt import describe_reply_form, write_system_prompt
 from stepwell.agents.reply import Reply, join_actions, read_reply, write_reply
@@ -28,6 +33,12 @@ from stepwell.core.env_description import EnvDescription, StateForm
 from stepwell.core.observation import Observation
 from stepwell.core.renamed import renamed_arguments, renamed_members
 from stepwell.core.tools import ToolSchema
+
+SUMMARY_REQUEST = (
+    "Do not act now. Write a short summary of all turns so far: what was done, what was found, what is left "
+    "to do. It replaces these turns."
+)
+SUMMARY_HEAD = "Your summary of the turns so far:"
 
 
 @renamed_members(system="system_prompt", first="first_prompt", next="next_prompt", world="description")
@@ -49,8 +60,8 @@ class Agent:
 
     @property
     def keeps_dialogue(self) -> bool:
-        """Whether a prompt continues the previous one; otherwise every turn has a new prompt."""
-        return self.config.memory == "dialogue"
+        """Whether every prompt continues the previous one, up to the end of the episode."""
+        return self.config.context == "dialogue"
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
@@ -68,10 +79,8 @@ class Agent:
     def next_prompt(self, observation: Observation, past: Sequence[PastTurn] = ()) -> str:
         """The user message of a later turn, after the turns of `past`."""
         told = self._describe_observation(observation)
-        if not self.keeps_dialogue:
-            most = self.config.max_history_chars
-            done = format_history(self.description.actions, past, most, with_lost=self.tells_problems)
-            return f"{told}\n{done}" if told and done else told or done
+        if self.config.context == "observation":
+            return _join_lines(told, self.list_turns(past))
         if not self.tells_problems or not past or not past[-1].lost:
             return told
         what = (
@@ -79,8 +88,30 @@ class Agent:
             if not past[-1].actions
             else "Not all of your last reply was done"
         )
-        problem = f"{what}: {past[-1].lost}."
-        return f"{problem}\n{told}" if told else problem
+        return _join_lines(f"{what}: {past[-1].lost}.", told)
+
+    def list_turns(self, past: Sequence[PastTurn]) -> str:
+        """What was done in earlier turns, one line each."""
+        return format_history(
+            self.description.actions,
+            past,
+            self.config.max_history_chars,
+            line_chars=self.description.history_line_chars,
+            with_lost=self.tells_problems,
+        )
+
+    def ask_for_summary(self, prompt: str) -> str:
+        """The user message that asks for a summary instead of an action, after the turn's own `prompt`."""
+        return _join_lines(prompt, SUMMARY_REQUEST)
+
+    def read_summary(self, reply: str) -> str:
+        """The summary in a reply: what follows the thinking, cut at `max_history_chars`; never raises."""
+        text = cut_thinking(self.strategy, reply)[1].strip()
+        return text[: self.config.max_history_chars]
+
+    def prompt_after_summary(self, summary: str, prompt: str) -> str:
+        """The user message with which a conversation starts again after a summary."""
+        return _join_lines(f"{SUMMARY_HEAD}\n{summary}" if summary else "", prompt)
 
     def read(self, reply: str) -> Reply:
         """The actions and contents of a reply; never raises."""
@@ -112,6 +143,10 @@ class Agent:
         return write_system_prompt(
             self.description, self.strategy, self.form, with_guide=self.config.guide, with_tools=with_tools
         )
+
+
+def _join_lines(*texts: str) -> str:
+    return "\n".join(text for text in texts if text)
 
 
 def choose_state_form(description: EnvDescription, config: AgentConfig) -> StateForm:

@@ -6,7 +6,8 @@
     4. nothing: not valid JSON: ...
 
 Invariants
-* One line per turn, numbered from the episode's first; a line is cut at `LINE_CHARS`.
+* One line per turn, numbered from the episode's first; a line is cut at the number of
+  characters that the environment asks for (`EnvDescription.history_line_chars`).
 * All lines together have at most the given number of characters. If they would have more, the oldest
   are left out, and a line says how many.
 * The text depends on the turns alone: a step's prompt can be rebuilt from the steps before it.
@@ -18,10 +19,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepwell.core.env_description import ActionSpace
+from stepwell.core.env_description import HISTORY_LINE_CHARS, ActionSpace
 from stepwell.core.tools import read_call
-
-LINE_CHARS = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +33,19 @@ class PastTurn:
 
 
 def format_history(
-    actions: ActionSpace, past: Sequence[PastTurn], max_chars: int, *, with_lost: bool = True
+    actions: ActionSpace,
+    past: Sequence[PastTurn],
+    max_chars: int,
+    *,
+    line_chars: int = HISTORY_LINE_CHARS,
+    with_lost: bool = True,
 ) -> str:
     """The turns of `past`, one line each; empty if there are none."""
     lines: list[str] = []
     num_chars = 0
     for number in range(len(past), 0, -1):
         line = f"{number}. {_format_turn(actions, past[number - 1], with_lost)}"
-        line = line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 3] + "..."
+        line = line if len(line) <= line_chars else line[: line_chars - 3] + "..."
         num_chars += len(line) + 1
         if num_chars > max_chars:
             lines.append(f"({number} earlier turn{'s' if number > 1 else ''} left out)")

@@ -25,7 +25,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from stepwell.config.presets import preset_names, preset_text
-from stepwell.config.renamed import TABLES, rename_key, rename_tables, warn_of_old_tables
+from stepwell.config.renamed import list_names, rename_key, rename_tables, rename_value, warn_of_old_names
 from stepwell.config.run import RunConfig
 from stepwell.config.schema import describe_problem, field_at
 from stepwell.config.writing import dump_config
@@ -46,7 +46,7 @@ class _Source:
     name: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
-    tables: list[str] = field(default_factory=list)  # as they are called there
+    names: list[str] = field(default_factory=list)  # of tables and keys, as they are called there
 
 
 def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -60,11 +60,12 @@ def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = 
     else:
         source = _Source() if path is None else _read_source(path)
     problems: list[str] = []
-    tables = list(source.tables)
+    names = list(source.names)
     for text in overrides:
         try:
             key, value = _parse_override(text)
-            tables.append(_split_override(text)[0][0])
+            old = _split_override(text)[0]
+            names += [old[0], ".".join(old)]
             _set_value(source.values, key, value)
             source.places[".".join(key)] = "override"
         except ConfigError as error:
@@ -75,7 +76,7 @@ def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = 
         problems += _explain_problems(error, source.places)
     if problems:
         raise ConfigError(_list_problems(source.name, problems))
-    warn_of_old_tables(tables, f"{source.name}: " if source.name else "")
+    warn_of_old_names(names, f"{source.name}: " if source.name else "")
     return config
 
 
@@ -123,7 +124,7 @@ def _parse_toml(name: str, text: str) -> _Source:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name} is not valid TOML: {error}") from None
     places = {rename_key(key): place for key, place in _find_lines(text)}
-    return _Source(name, rename_tables(values), places, list(values))
+    return _Source(name, rename_tables(values), places, list_names(values))
 
 
 def _find_lines(text: str) -> Iterator[tuple[str, str]]:
@@ -154,9 +155,10 @@ def _split_override(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
-    key, raw = _split_override(text)
-    key = (TABLES.get(key[0], key[0]), *key[1:])
-    value = _parse_value(raw)
+    old, raw = _split_override(text)
+    renamed = rename_key(".".join(old))
+    key = old if renamed == ".".join(old) else tuple(renamed.split("."))
+    value = rename_value(".".join(old), _parse_value(raw))
     setting = field_at(RunConfig, key)
     if setting is None or setting.path != key:
         return key, value

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 TABLES = {"groups": "workers"}
+OLD_CONTEXT = "agent.memory"
+_CONTEXTS = {"steps": "observation"}
 
 
 def rename_tables(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,18 +21,46 @@ def rename_tables(values: Mapping[str, Any]) -> dict[str, Any]:
         name = TABLES.get(name, name)
         both = isinstance(value, Mapping) and isinstance(renamed.get(name), Mapping)
         renamed[name] = merge_tables(renamed[name], value) if both else value
+    if isinstance(agent := renamed.get("agent"), Mapping):
+        renamed["agent"] = rename_agent_keys(agent)
+    return renamed
+
+
+def rename_agent_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The table `agent` with `context` in place of `memory`; a value under the new name wins."""
+    renamed = dict(values)
+    if "memory" in renamed:
+        old = renamed.pop("memory")
+        renamed.setdefault("context", rename_value(OLD_CONTEXT, old))
     return renamed
 
 
 def rename_key(key: str) -> str:
-    """A dotted key with the new name of its table: `workers.mode` is `workers.mode`."""
+    """A dotted key with its new name: `groups.mode` is `workers.mode`, `agent.memory` is `agent.context`."""
+    if key == OLD_CONTEXT:
+        return "agent.context"
     table, dot, rest = key.partition(".")
     return f"{TABLES.get(table, table)}{dot}{rest}"
 
 
-def warn_of_old_tables(names: Iterable[str], where: str = "") -> None:
-    """One warning for each old name of a table."""
+def rename_value(key: str, value: Any) -> Any:
+    """The value of a setting with an old key, as the new key takes it."""
+    return _CONTEXTS.get(value, value) if key == OLD_CONTEXT and isinstance(value, str) else value
+
+
+def list_names(values: Mapping[str, Any]) -> list[str]:
+    """The tables and dotted keys of settings, as they are called there."""
+    inner = [f"{name}.{key}" for name, table in values.items() if isinstance(table, Mapping) for key in table]
+    return [*values, *inner]
+
+
+def warn_of_old_names(names: Iterable[str], where: str = "") -> None:
+    """One warning for each old name of a table or key."""
     for name in dict.fromkeys(names):
+        if name == OLD_CONTEXT:
+            text = "the setting agent.memory is now called agent.context"
+            fix = 'write "observation" for "steps"; the old name goes with the next release'
+            warnings.warn(f"{where}{text}: {fix}", FutureWarning, stacklevel=3)
         if name in TABLES:
             text = f"the settings [{name}] are now called [{TABLES[name]}]"
             fix = f"write {TABLES[name]}.KEY instead of {name}.KEY; the old name goes with the next release"

@@ -16,6 +16,7 @@ from stepwell.config.base import ObjectName, OptionalObjectName, Settings
 from stepwell.config.engine import EngineConfig
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.policy import PolicyConfig
+from stepwell.config.renamed import rename_agent_keys
 from stepwell.config.workers import WorkersConfig
 from stepwell.core.names import suggest_name
 from stepwell.core.user_objects import is_import_path, name_object
@@ -66,20 +67,31 @@ class AgentConfig(Settings):
     history: Literal["exact", "template"] = Field(
         "exact", description="extend the sampled ids, or render every turn again from its messages"
     )
-    memory: Literal["dialogue", "steps"] = Field(
+    context: Literal["dialogue", "observation", "window", "summary"] = Field(
         "dialogue",
-        description="what a prompt holds: the whole dialogue, or the present observation and a list of "
-        "past actions",
+        description="what a prompt holds besides the present observation: the whole dialogue; a list of past "
+        "actions (`observation`); the last `context_turns` turns (`window`); a summary that the policy "
+        "writes every `context_turns` turns, and the turns since then (`summary`)",
+    )
+    context_turns: int = Field(
+        4, ge=1, description="turns that a `window` holds, or between two summaries of `summary`"
     )
     max_history_chars: int = Field(
         2000,
         ge=0,
-        description="longest list of past actions, with memory `steps`; the oldest turns are dropped first",
+        description="longest list of past actions (the oldest turns are dropped first) or summary (its end "
+        "is dropped), with context `observation` or `summary`",
     )
     tell_problems: bool | None = Field(
         None,
         description="say which actions could not be done, and why; None: if actions are tool calls",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_memory(cls, values: Any) -> Any:
+        """Settings of earlier versions say `memory`."""
+        return rename_agent_keys(values) if isinstance(values, dict) else values
 
     @field_validator("strategy")
     @classmethod

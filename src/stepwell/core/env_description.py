@@ -15,6 +15,9 @@ from stepwell.core.errors import InputError
 from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.core.tools import ToolSchema, read_call
 
+HISTORY_LINE_CHARS = 240
+"""The longest line about one past turn, unless an environment asks for another."""
+
 
 class StateForm(StrEnum):
     """How a state is written as text, by an environment (the truth) or by an agent (its belief)."""
@@ -110,7 +113,8 @@ class EnvDescription:
 
     `guide` holds the goal, the symbols and the rules. `examples` has one turn for each state form of the
     environment. An episode that reaches `max_turns` is a failure. Judges use `vocabulary` to check what
-    agents say about states; agents do not see it.
+    agents say about states; agents do not see it. `history_line_chars` is the longest line about one past
+    turn in a prompt that lists them.
     """
 
     name: str
@@ -119,7 +123,10 @@ class EnvDescription:
     max_turns: int
     examples: Mapping[StateForm, ExampleTurn] = field(default_factory=dict)
     vocabulary: StateVocabulary | None = None
+    history_line_chars: int = HISTORY_LINE_CHARS
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
             raise InputError(f"max_turns must be at least 1, got {self.max_turns}")
+        if self.history_line_chars < 16:
+            raise InputError(f"history_line_chars must be at least 16, got {self.history_line_chars}")

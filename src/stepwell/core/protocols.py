@@ -57,13 +57,15 @@ class Request:
     """A request for one action: a state, how to sample, and the conversation it belongs to.
 
     `conversation` names the episode, so that an engine can find the cache of its earlier
-    turns. An engine may ignore it; the distribution must be the same either way.
+    turns. An engine may ignore it; the distribution must be the same either way. `demonstration` is the
+    reply that whoever asks would give, if it needs no oracle; demonstrators use it, engines do not.
     """
 
     state: State
     params: SamplingParams = field(default_factory=SamplingParams)
     conversation: str | None = None
     id: str = field(default_factory=lambda: new_id("req"))
+    demonstration: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,6 +276,11 @@ class Step:
         """Number of action tokens, action dimensions or transitions: the units of credit and ratio."""
         return self.action.num_units
 
+    @property
+    def is_summary(self) -> bool:
+        """Whether the action is the policy's summary of earlier turns, which no environment sees."""
+        return "summary" in self.info
+
     def assign_reward(self, parts: Mapping[str, float]) -> None:
         """Set the reward as the sum of its named parts."""
         self.reward_parts = {name: float(value) for name, value in parts.items()}

@@ -76,6 +76,11 @@ class Trajectory:
         return self.status is not Status.INFRA_ERROR and bool(self.steps)
 
     @property
+    def num_turns(self) -> int:
+        """The number of steps that the environment saw; summaries are not among them."""
+        return sum(not step.is_summary for step in self.steps)
+
+    @property
     def is_success(self) -> bool:
         """Whether the task counts as solved: as judged, else as the status says."""
         if self.outcome is None or self.status is Status.INFRA_ERROR:

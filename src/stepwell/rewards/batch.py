@@ -107,10 +107,11 @@ class BatchJudge:
     def _iter_texts(self, trajectory: Trajectory) -> Iterator[_JudgedText]:
         if trajectory.status is Status.INFRA_ERROR:
             return
-        states = [step.info.get("state") for step in trajectory.steps]
+        steps = [step for step in trajectory.steps if not step.is_summary]
+        states = [step.info.get("state") for step in steps]
         states.append(trajectory.info.get("state"))
         fields = self.agent.strategy.fields
-        for step, before, after in zip(trajectory.steps, states, states[1:], strict=False):
+        for step, before, after in zip(steps, states, states[1:], strict=False):
             reply = self.agent.read(step.action.text)  # type: ignore[union-attr]
             if Field.OBSERVATION in fields and self.agent.form in _as_mapping(before):
                 yield self._make_question(step, "grounding", reply.observation, before)

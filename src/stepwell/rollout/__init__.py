@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from stepwell.rollout.agent_jobs import AgentJob, AgentResult
     from stepwell.rollout.agent_processes import AgentProcesses
     from stepwell.rollout.demonstrations import OracleSampler, demonstrate
+    from stepwell.rollout.episode import Episode
     from stepwell.rollout.episodes import BlockingSampler, Rollout
     from stepwell.rollout.jobs import Job, RolloutResult
-    from stepwell.rollout.player import Episode, LanguagePlayer, Player
+from stepwell.rollout.player import LanguagePlayer, Player
 
 __all__ = [
     "AgentJob",

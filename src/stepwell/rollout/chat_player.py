@@ -10,6 +10,7 @@ Without it both are part of the prompt, as for a model whose chat template knows
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -18,7 +19,8 @@ from stepwell.core import ImageStore, Request, Step, TextState, ToolSchema
 from stepwell.envs.turns import Turn
 from stepwell.rendering import Message
 from stepwell.rollout.chat_messages import OutsideReply, describe_message, make_tool_results
-from stepwell.rollout.player import Episode, RewardOptions, TextPlayer
+from stepwell.rollout.episode import Episode, PastMessages
+from stepwell.rollout.player import RewardOptions, TextPlayer
 
 
 @dataclass(slots=True)
@@ -65,20 +67,46 @@ class ChatPlayer(TextPlayer):
         num_steps, conversation.reply = len(episode.steps), sampled
         super().record_step(episode, request, sampled, read, turn)  # type: ignore[arg-type]
         if len(episode.steps) > num_steps:
-            notes = {"messages": [describe_message(message) for message in new], **sampled.note}
-            episode.steps[-1].info |= notes  # type: ignore[arg-type]
+            self._note_messages(episode, new, sampled)
 
-    def _start_conversation(self, message: Message) -> ChatConversation:
-        return ChatConversation(
-            [Message.system(self.agent.system_prompt(with_tools=not self.tools)), message]
-        )
+    def record_summary(
+        self,
+        episode: Episode,
+        request: Request,
+        sampled: OutsideReply,  # type: ignore[override]
+    ) -> bool:
+        new = episode.own.messages[episode.own.num_known :]
+        if not super().record_summary(episode, request, sampled):  # type: ignore[arg-type]
+            return False
+        self._note_messages(episode, new, sampled)
+        return True
 
-    def _extend_conversation(self, episode: Episode, step: Step, message: Message) -> None:
+    def _note_messages(self, episode: Episode, new: Sequence[Message], sampled: OutsideReply) -> None:
+        notes = {"messages": [describe_message(message) for message in new], **sampled.note}
+        episode.steps[-1].info |= notes  # type: ignore[arg-type]
+
+    def _start_conversation(self, messages: Sequence[Message]) -> ChatConversation:
+        system = Message.system(self.agent.system_prompt(with_tools=not self.tools))
+        return ChatConversation([system, *messages])
+
+    def _record_reply(self, episode: Episode, step: Step) -> Message:
         conversation: ChatConversation = episode.own
         assert conversation.reply is not None
-        reply = conversation.reply.message
-        conversation.num_known = len(conversation.messages) + 1
-        conversation.messages += [
-            reply,
-            *(make_tool_results(reply.tool_calls, message) if reply.tool_calls else (message,)),
-        ]
+        conversation.messages.append(conversation.reply.message)
+        conversation.num_known = len(conversation.messages)
+        return conversation.reply.message
+
+    def _add_message(self, episode: Episode, message: Message) -> None:
+        messages = episode.own.messages
+        messages += _answer_reply(messages[-1], message)
+
+    def _join_turns(self, turns: Sequence[PastMessages], message: Message) -> list[Message]:
+        """Tool results need the calls that they answer: what the oldest kept turn was told is text."""
+        joined = [turns[0].told, turns[0].reply]
+        for turn in turns[1:]:
+            joined += [*_answer_reply(joined[-1], turn.told), turn.reply]
+        return [*joined, *_answer_reply(joined[-1], message)]
+
+
+def _answer_reply(reply: Message, message: Message) -> Sequence[Message]:
+    return make_tool_results(reply.tool_calls, message) if reply.tool_calls else (message,)

@@ -26,8 +26,8 @@ from stepwell.core import ContextLengthError, EngineError, InfraError, SamplingP
 from stepwell.envs.batch import EnvBatch
 from stepwell.rollout.chat_model import ChatModel
 from stepwell.rollout.chat_player import ChatPlayer
+from stepwell.rollout.episode import Episode
 from stepwell.rollout.jobs import Job, RolloutResult
-from stepwell.rollout.player import Episode
 
 MIN_IN_A_ROW = 8
 """A rollout gives up after so many failed episodes in a row; never before twice its environments."""
@@ -113,6 +113,8 @@ class ChatRollout:
             episode.mark_failed(error)
             return
         episode.engine_s += time.perf_counter() - asked
+        if self.player.record_summary(episode, request, reply):
+            return
         read = self.player.read_reply(reply)
         place, with_state = episode.place, self.player.needs_state
         (turn,) = await self._run_in_thread(

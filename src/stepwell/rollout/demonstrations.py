@@ -4,7 +4,7 @@
 the same loop as sampled episodes. Its replies have exactly the required format, with the true state in the
 fields that describe one. With `noise`, each action is replaced by a random one (`Env.random_action`) with
 that probability, and the oracle continues from there: a fallible expert, some of whose episodes fail. In a
-state without a way out it acts at random.
+state without a way out it acts at random. Asked for a summary, it lists what was done.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class OracleSampler:
     def _answer_request(self, request: Request) -> Sampled:
         assert request.conversation is not None and request.params.seed is not None
         env = self._envs[int(request.conversation)]
-        text = self._write_reply(env, np.random.default_rng(request.params.seed))
+        text = request.demonstration
+        if text is None:
+            text = self._write_reply(env, np.random.default_rng(request.params.seed))
         ids = np.array([*self._encode(text), self._end_id], dtype=np.int32)
         sampling = Sampling(seed=request.params.seed, finish_reason=FinishReason.GIVEN)
         return Sampled(TokenAction(ids, text), _NO_LOGPROBS, sampling, VersionSpan.at(0))

@@ -23,8 +23,9 @@ from typing import Protocol
 
 from stepwell.core import Request, Sampled, SamplingParams, Status, Trajectory
 from stepwell.envs.batch import EnvBatch
+from stepwell.rollout.episode import Episode
 from stepwell.rollout.jobs import Job, RolloutResult
-from stepwell.rollout.player import Episode, Player
+from stepwell.rollout.player import Player
 
 
 class BlockingSampler(Protocol):
@@ -102,13 +103,16 @@ class Rollout:
         asked = time.perf_counter()
         samples = self.sampler.generate_blocking(requests)
         engine_s = time.perf_counter() - asked
-        reads = [self.player.read_reply(sample) for sample in samples]
+        acting = []
+        for answered in zip(live, requests, samples, strict=True):
+            answered[0].engine_s += engine_s
+            acting += [] if self.player.record_summary(*answered) else [answered]
+        reads = [self.player.read_reply(sample) for _, _, sample in acting]
         turns = self.envs.step(
-            [episode.place for episode in live],
+            [episode.place for episode, _, _ in acting],
             [read.actions for read in reads],
             with_state=self.player.needs_state,
         )
-        for episode, request, sample, read, turn in zip(live, requests, samples, reads, turns, strict=True):
-            episode.engine_s += engine_s
+        for (episode, request, sample), read, turn in zip(acting, reads, turns, strict=True):
             self.player.record_step(episode, request, sample, read, turn)
         return [episode for episode in live if episode.status is None]

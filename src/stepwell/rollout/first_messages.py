@@ -11,8 +11,8 @@ from stepwell.core import ImageStore, Observation
 from stepwell.rendering import Conversation, ImagePart, Message, Renderer, TextPart, ToolFormat, fold_system
 
 
-def start_conversation(agent: Agent, renderer: Renderer, message: Message) -> Conversation:
-    """A conversation that begins with the agent's system message and this first message.
+def start_conversation(agent: Agent, renderer: Renderer, *messages: Message) -> Conversation:
+    """A conversation that begins with the agent's system message and these messages.
 
     Tool calls are read in one format. A chat template with another format, or with none, gets no tools; the
     system message describes them instead. If a template has no system message, its text comes before that of
@@ -20,8 +20,8 @@ def start_conversation(agent: Agent, renderer: Renderer, message: Message) -> Co
     """
     report = renderer.report
     tools = agent.tools if report.tools and report.tool_format is ToolFormat.HERMES else ()
-    messages = (Message.system(agent.system_prompt(with_tools=not tools)), message)
-    return Conversation(renderer, messages if report.system else fold_system(messages), tools)
+    first = (Message.system(agent.system_prompt(with_tools=not tools)), *messages)
+    return Conversation(renderer, first if report.system else fold_system(first), tools)
 
 
 def make_user_message(text: str, observation: Observation, image_store: ImageStore) -> Message:

@@ -1,6 +1,7 @@
 """One episode, turn by turn: the request to the engine, the action for the environment, the recorded step.
 
     begin_episode ─► ┌ make_request ─► (engine) ─► read_reply ─► (environment) ─► record_step ┐
+                     │                              └─► record_summary (no action, no turn) ──┤
                      └──────────────────── while episode.status is None ◄─────────────────────┘
                      ─► build_trajectory
 
@@ -10,18 +11,20 @@ the same steps from the same answers. There is one player per kind of agent.
 
 An unreadable reply is not an error. It is a turn without an action.
 
-An agent that keeps no dialogue gets a new conversation in every turn, made from the observation and the steps
-so far. So the prompt of a step can always be rebuilt from the record.
+What the next prompt holds of the earlier turns is `agent.context`. A prompt either continues the exact ids
+of the one before, or starts a conversation of its own (`observation`: always; `window`: once older turns are
+left out; `summary`: after each summary). A summary is a step of the record too: its prompt is the dialogue so
+far and the request for a summary, its action is the summary, its reward is 0, and the environment does not
+see it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict, Unpack
 
-from stepwell.agents import Agent, PastTurn, Reply
+from stepwell.agents import Agent, Reply
 from stepwell.config.run import RewardConfig
 from stepwell.core import (
     JSON,
@@ -40,7 +43,7 @@ from stepwell.core import (
     read_call,
 )
 from stepwell.envs.turns import Turn
-from stepwell.rendering import Conversation, Message, Renderer
+from stepwell.rendering import Conversation, ImagePart, Message, Renderer, TextPart
 from stepwell.rewards import (
     RuleJudge,
     StepOutcome,
@@ -50,36 +53,11 @@ from stepwell.rewards import (
     refuse_batch_settings,
     select_parts,
 )
+from stepwell.rollout.episode import Episode, PastMessages, make_past_turns
 from stepwell.rollout.first_messages import make_user_message, start_conversation
 from stepwell.rollout.jobs import Job
 
 NEEDS_STATE = frozenset({"grounding", "world_modeling"})
-_SEED_STEP = 1_000_003
-
-
-@dataclass(slots=True)
-class Episode:
-    """An episode so far. `place` is the number of its environment; `own` belongs to the player."""
-
-    place: int
-    job: Job
-    observation: Observation | ArrayState
-    steps: list[Step] = field(default_factory=list)
-    state: dict[str, JSON] = field(default_factory=dict)
-    num_actions: int = 0
-    golden: int | None = None
-    status: Status | None = None
-    error: str = ""
-    engine_s: float = 0.0
-    own: Any = None
-
-    def mark_failed(self, error: Exception) -> None:
-        """End it because the system failed."""
-        self.status, self.error = Status.INFRA_ERROR, str(error) or type(error).__name__
-
-    def seed_params(self, params: SamplingParams) -> SamplingParams:
-        """Sampling parameters of its next action, with a seed that depends on nothing but the episode."""
-        return params.with_seed((self.job.seed + len(self.steps) * _SEED_STEP) % 2**63)
 
 
 class ParsedSample(Protocol):
@@ -101,6 +79,10 @@ class Player(Protocol):
 
     def make_request(self, episode: Episode, params: SamplingParams) -> Request:
         """The next request to the engine."""
+        ...
+
+    def record_summary(self, episode: Episode, request: Request, sampled: Sampled) -> bool:
+        """Record the reply if it is a summary that was asked for; False if it is an action."""
         ...
 
     def read_reply(self, sampled: Sampled) -> ParsedSample:
@@ -171,7 +153,8 @@ class TextPlayer:
             episode.mark_failed(turn.error)
             return episode
         try:
-            episode.own = self.open_conversation(turn.observation)
+            episode.told = self._make_first_message(turn.observation)
+            episode.own = self._start_conversation([episode.told])
             episode.state = self._select_state(turn)
             episode.golden = turn.info.get("golden")  # type: ignore[assignment]
         except ContextLengthError as error:
@@ -180,22 +163,37 @@ class TextPlayer:
 
     def open_conversation(self, observation: Observation | ArrayState) -> Any:
         """The conversation of an episode that begins with `observation`, ready for the first action."""
+        return self._start_conversation([self._make_first_message(observation)])
+
+    def _make_first_message(self, observation: Observation | ArrayState) -> Message:
         assert isinstance(observation, Observation)
-        return self._start_conversation(self._make_message(self.agent.first_prompt(observation), observation))
+        return self._make_message(self.agent.first_prompt(observation), observation)
 
-    def _start_conversation(self, message: Message) -> Any:
-        """A conversation that begins with this message."""
+    def _start_conversation(self, messages: Sequence[Message]) -> Any:
+        """A conversation that begins with these messages, after the system message."""
         raise NotImplementedError
 
-    def _extend_conversation(self, episode: Episode, step: Step, message: Message) -> None:
-        """Add the reply of a step and the next message; `ContextLengthError` if it gets too long."""
+    def _record_reply(self, episode: Episode, step: Step) -> Message:
+        """Add the reply of a step to the conversation; returns it as a message."""
         raise NotImplementedError
+
+    def _add_message(self, episode: Episode, message: Message) -> None:
+        """Add the next message; `ContextLengthError` if the conversation gets too long."""
+        raise NotImplementedError
+
+    def _join_turns(self, turns: Sequence[PastMessages], message: Message) -> list[Message]:
+        """The messages of a conversation that begins with `turns` and continues with `message`."""
+        return [*(each for turn in turns for each in turn), message]
 
     def _make_message(self, text: str, observation: Observation) -> Message:
         return make_user_message(text, observation, self.image_store)
 
     def make_request(self, episode: Episode, params: SamplingParams) -> Request:
-        return Request(episode.own.state, episode.seed_params(params), conversation=f"{episode.place}")
+        demonstration = None
+        if episode.next_message is not None:
+            demonstration = self.agent.list_turns(make_past_turns(episode.steps))
+        seeded = episode.seed_params(params)
+        return Request(episode.own.state, seeded, f"{episode.place}", demonstration=demonstration)
 
     def record_step(
         self, episode: Episode, request: Request, sampled: Sampled, read: Reply, turn: Turn
@@ -260,7 +258,7 @@ class TextPlayer:
             is_last=turn.terminated or turn.truncated,
             success=bool(turn.info.get("success")),
             task=episode.job.task,
-            turn=len(episode.steps),
+            turn=sum(not step.is_summary for step in episode.steps),
         )
         return {part.config.name: part.score(outcome) for part in self.own_parts}
 
@@ -268,16 +266,49 @@ class TextPlayer:
         self, episode: Episode, step: Step, observation: Observation | ArrayState
     ) -> None:
         assert isinstance(observation, Observation)
-        known = episode.steps[-1:] if self.agent.keeps_dialogue else episode.steps
-        text = self.agent.next_prompt(observation, [_make_past(step) for step in known])
+        text = self.agent.next_prompt(observation, make_past_turns(episode.steps))
         message = self._make_message(text, observation)
         try:
-            if self.agent.keeps_dialogue:
-                self._extend_conversation(episode, step, message)
+            if self.agent.config.context == "observation":
+                episode.own = self._start_conversation([message])
             else:
-                episode.own = self._start_conversation(message)
+                self._continue_dialogue(episode, step, message)
         except ContextLengthError as error:
             episode.status, episode.error = Status.TRUNCATED, str(error)
+
+    def _continue_dialogue(self, episode: Episode, step: Step, message: Message) -> None:
+        """Add a turn and the next message; leave out what `agent.context` does not keep."""
+        config, reply = self.agent.config, self._record_reply(episode, step)
+        assert episode.told is not None
+        if config.context != "dialogue":
+            episode.turns.append(PastMessages(episode.told, reply))
+        episode.told = message
+        if config.context == "window" and len(episode.turns) > config.context_turns:
+            del episode.turns[: -config.context_turns]
+            episode.own = self._start_conversation(self._join_turns(episode.turns, message))
+            return
+        if config.context == "summary" and len(episode.turns) == config.context_turns:
+            episode.next_message = message
+            message = _replace_text(message, self.agent.ask_for_summary(message.text))
+        self._add_message(episode, message)
+
+    def record_summary(self, episode: Episode, request: Request, sampled: Sampled) -> bool:
+        if episode.next_message is None:
+            return False
+        step, message = sampled.step(request.state), episode.next_message
+        summary = self.agent.read_summary(step.action.text)  # type: ignore[union-attr]
+        step.assign_reward(dict.fromkeys(self.parts, 0.0))
+        names = list_part_names(self.agent.strategy, [self.agent.form], self.agent.form, self.weights.parts)
+        step.info = {"summary": summary, "actions": [], "parts": dict.fromkeys(names, 0.0)}
+        episode.steps.append(step)
+        episode.told = _replace_text(message, self.agent.prompt_after_summary(summary, message.text))
+        episode.turns.clear()
+        episode.next_message = None
+        try:
+            episode.own = self._start_conversation([episode.told])
+        except ContextLengthError as error:
+            episode.status, episode.error = Status.TRUNCATED, str(error)
+        return True
 
     def _describe_turn(self, reply: Reply, turn: Turn) -> dict[str, JSON]:
         """Problems and results of a turn, its tool calls, and at the end the measures of the environment."""
@@ -329,21 +360,23 @@ class LanguagePlayer(TextPlayer):
         super().__init__(agent, renderer.image_store, **reward_options)
         self.renderer = renderer
 
-    def _start_conversation(self, message: Message) -> Conversation:
-        return start_conversation(self.agent, self.renderer, message)
+    def _start_conversation(self, messages: Sequence[Message]) -> Conversation:
+        return start_conversation(self.agent, self.renderer, *messages)
 
-    def _extend_conversation(self, episode: Episode, step: Step, message: Message) -> None:
-        episode.own.record_action(step.action.action_ids)  # type: ignore[union-attr]
+    def _record_reply(self, episode: Episode, step: Step) -> Message:
+        return episode.own.record_action(step.action.action_ids)  # type: ignore[union-attr, no-any-return]
+
+    def _add_message(self, episode: Episode, message: Message) -> None:
         episode.own.add(message)
 
     def read_reply(self, sampled: Sampled) -> Reply:
         return self.agent.read(sampled.action.text)  # type: ignore[union-attr]
 
 
-def _make_past(step: Step) -> PastTurn:
-    """A recorded step as its agent sees it later."""
-    info: Any = step.info
-    return PastTurn(tuple(info["actions"]), info.get("lost", ""), info.get("result", ""))
+def _replace_text(message: Message, text: str) -> Message:
+    """A user message with the same images and another text."""
+    shown = [part for part in message.parts if isinstance(part, ImagePart)]
+    return Message.user([*shown, TextPart(text)]) if shown else Message.user(text)
 
 
 def _compute_anchor(observation: Observation) -> str:

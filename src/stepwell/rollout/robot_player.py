@@ -34,8 +34,8 @@ from stepwell.core import (
 from stepwell.core.arrays import AnyArray
 from stepwell.envs.turns import Turn
 from stepwell.rewards import select_parts
+from stepwell.rollout.episode import Episode
 from stepwell.rollout.jobs import Job
-from stepwell.rollout.player import Episode
 
 PARTS = ("task", "outcome", "process")
 _ROW_LOGPROBS = "row_logprobs"
@@ -74,6 +74,10 @@ class RobotPlayer:
     def make_request(self, episode: Episode, params: SamplingParams) -> Request:
         assert isinstance(episode.observation, ArrayState)
         return Request(episode.observation, episode.seed_params(params), conversation=f"{episode.place}")
+
+    def record_summary(self, episode: Episode, request: Request, sampled: Sampled) -> bool:
+        """Never asks for a summary."""
+        return False
 
     def read_reply(self, sampled: Sampled) -> ActionChunk:
         assert isinstance(sampled.action, ArrayAction)

@@ -72,6 +72,6 @@ def group_by_golden(trajectories: Sequence[Trajectory]) -> list[GoldenRow]:
 
 
 def _make_row(golden: int, trajectories: Sequence[Trajectory]) -> GoldenRow:
-    extra = [len(t.steps) - golden for t in trajectories if t.is_success]
+    extra = [t.num_turns - golden for t in trajectories if t.is_success]
     mean = float(np.mean(extra)) if extra else None
     return GoldenRow(golden, len(trajectories), len(extra) / len(trajectories), mean)

@@ -21,7 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
-from stepwell.config.renamed import rename_key
+from stepwell.config.renamed import rename_key, rename_value
 from stepwell.config.run import RunConfig
 from stepwell.config.study import PlannedRun, flatten_tables
 from stepwell.core.errors import ConfigError
@@ -105,7 +105,8 @@ def known_runs(folder: Path) -> dict[str, Any]:
         return {}
     runs: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["runs"]
     return {
-        name: {rename_key(key): value for key, value in settings.items()} for name, settings in runs.items()
+        name: {rename_key(key): rename_value(key, value) for key, value in settings.items()}
+        for name, settings in runs.items()
     }
 
 

@@ -26,8 +26,9 @@ from typing import Any, Protocol
 
 from stepwell.core import InfraError, Request, Sampled, SamplingParams, Status, Trajectory, WorkerError
 from stepwell.envs.turns import Turn
+from stepwell.rollout.episode import Episode
 from stepwell.rollout.jobs import Job
-from stepwell.rollout.player import Episode, Player
+from stepwell.rollout.player import Player
 from stepwell.workers.busy_times import BusyTimes
 from stepwell.workers.contracts import Simulator
 from stepwell.workers.request_queue import PostedBundle, RequestQueue
@@ -296,14 +297,14 @@ class Driver:
                 lane.num_refused = 0
                 acting += zip(asked, future.result(), strict=True)
         acting = [(place, sample) for place, sample in acting if not self._is_over(lane, place)]
+        asking, acting = self._record_summaries(lane, acting)
         if not acting:
-            return []
+            return asking
         reads = [self.player.read_reply(sample) for _, sample in acting]
         places, actions = [place for place, _ in acting], [read.actions for read in reads]
         turns = await self._call_simulator(
             lane, places, lane.host.simulator.step(lane.batch, places, actions)
         )
-        asking = []
         for (place, sample), read, turn in (
             zip(acting, reads, turns, strict=True) if turns is not None else ()
         ):
@@ -313,6 +314,23 @@ class Driver:
             self.counts.num_turns += 1
             asking += [place] if self._settle_turn(lane, place, turn) else []
         return asking
+
+    def _record_summaries(
+        self, lane: _Lane, answered: Sequence[tuple[int, Sampled]]
+    ) -> tuple[list[int], list[tuple[int, Sampled]]]:
+        """Record replies that are summaries: the places to ask again, and the replies that are actions."""
+        asking: list[int] = []
+        acting: list[tuple[int, Sampled]] = []
+        for place, sample in answered:
+            live = lane.live[place]
+            assert live.request is not None
+            if not self.player.record_summary(live.episode, live.request, sample):
+                acting.append((place, sample))
+            elif live.episode.status is None:
+                asking.append(place)
+            else:
+                self._finish_episode(lane, place)
+        return asking, acting
 
     async def _call_simulator(self, lane: _Lane, places: Sequence[int], call: Any) -> list[Turn] | None:
         """The turns that a simulator answers, or None if it failed and the episodes are lost."""

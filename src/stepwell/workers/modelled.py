@@ -36,8 +36,8 @@ from stepwell.core import (
     VersionSpan,
 )
 from stepwell.envs.turns import Turn
+from stepwell.rollout.episode import Episode
 from stepwell.rollout.jobs import Job
-from stepwell.rollout.player import Episode
 from stepwell.workers.busy_times import BusyTimes
 from stepwell.workers.contracts import WorkerHealth
 from stepwell.workers.driver import Driver
@@ -216,6 +216,10 @@ class ModelledPlayer:
 
     def make_request(self, episode: Episode, params: SamplingParams) -> Request:
         return Request(_STATE, params, id="")
+
+    def record_summary(self, episode: Episode, request: Request, sampled: Sampled) -> bool:
+        """Never asks for a summary."""
+        return False
 
     def read_reply(self, sampled: Sampled) -> _Nothing:
         return _NOTHING

@@ -41,7 +41,7 @@ def test_the_number_of_tiny_tasks_is_true() -> None:
 def test_tiny_prompts_are_as_short_as_told() -> None:
     limit = int(re.findall(r"stay below ([\d,]+) characters", PAGE)[0].replace(",", ""))
     env = make_env("paper_search", {"size": "tiny"})
-    agent = Agent(env.description, AgentConfig(memory="steps", strategy="no_think"))
+    agent = Agent(env.description, AgentConfig(context="observation", strategy="no_think"))
     longest = 0
     for seed in range(40):
         observation, _ = env.reset(seed=seed)

@@ -26,7 +26,7 @@ from stepwell.core import (
     ToolSchema,
 )
 from stepwell.core.arrays import AnyArray
-from stepwell.core.env_description import ExampleTurn
+from stepwell.core.env_description import HISTORY_LINE_CHARS, ExampleTurn
 from stepwell.core.frames import Frame, decode, to_bytes
 from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.envs.codecs import (
@@ -138,7 +138,10 @@ def read_description(value: dict[str, Any]) -> EnvDescription | RobotEnvDescript
         )
         examples = {StateForm(form): ExampleTurn(**example) for form, example in value["examples"].items()}
         vocabulary = _read_vocabulary(value.get("vocabulary"))
-        return EnvDescription(value["name"], value["guide"], names, value["max_turns"], examples, vocabulary)
+        chars = value.get("history_line_chars", HISTORY_LINE_CHARS)
+        return EnvDescription(
+            value["name"], value["guide"], names, value["max_turns"], examples, vocabulary, chars
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EncodingError(
             f"the host's description of its environment is not one of ours: {error!r}"

@@ -53,7 +53,7 @@ class EvalEpisode:
         return cls(
             task=trajectory.task.id,
             success=trajectory.is_success,
-            turns=len(infos),
+            turns=trajectory.num_turns,
             golden=golden,
             tokens=sum(sizes) if len(sizes) == len(actions) else None,
             calls=dict(sorted(counts.items())) if called else None,

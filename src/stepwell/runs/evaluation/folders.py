@@ -66,7 +66,7 @@ def new_evaluation(
         "max_tokens": config.sampling.max_tokens,
         "strategy": config.agent.strategy,
         "state_form": components.backend.state_form,
-        "memory": config.agent.memory,
+        "context": config.agent.context,
         "guide": config.agent.guide,
         "reward_parts": list(components.recipe.reward_parts or ("task",)),
         "reward_scale": config.rewards.scale,

@@ -175,7 +175,8 @@ def _replay_language(env: Env, seen: _ShownEpisode) -> Replay:
         frames.append(
             seen.frame(index, observation.text, _read_reply(step), actions, image_png=image, problem=problem)
         )
-        observation = env.step(actions)[0]
+        if not step.is_summary:
+            observation = env.step(actions)[0]
     return seen.replay(frames, observation.text, final_image_png=encode_png(_choose_image(env, observation)))
 
 

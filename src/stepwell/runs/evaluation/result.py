@@ -88,7 +88,8 @@ def format_share(steps: Sequence[Step]) -> dict[str, float]:
     """The share of replies in exactly the asked form; empty for a robot, whose steps are no replies."""
     if steps and not any("strict" in step.info for step in steps):
         return {}
-    return {"format_share": sum(bool(step.info.get("strict")) for step in steps) / max(len(steps), 1)}
+    acting = [step for step in steps if not step.is_summary]
+    return {"format_share": sum(bool(step.info.get("strict")) for step in acting) / max(len(acting), 1)}
 
 
 def wilson_interval(wins: float, count: float) -> tuple[float, float]:

@@ -40,7 +40,7 @@ def measure_rollout(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "reward": float(np.mean([t.total_reward for t in trajectories])),
         **parts,
         **measure_equal_groups(trajectories),
-        "turns": len(steps) / len(trajectories),
+        "turns": sum(t.num_turns for t in trajectories) / len(trajectories),
         **format_share(steps),
         "tokens": float(count_tokens(trajectories)),
         **measure_tool_use(trajectories),

@@ -40,12 +40,15 @@ class Pilot:
             max_tokens=config.sampling.max_tokens, temperature=temperature, stop_ids=self._renderer.end_ids
         )
         self._talk: Conversation | None = None
+        self._messages: list[Message] = []
         self._episode = ""
 
-    def start(self, agent: Agent, text: str, observation: Observation) -> None:
-        """Start a conversation."""
+    def start(self, agent: Agent, text: str, observation: Observation, *, num_turns: int = 0) -> None:
+        """Start a conversation; it begins with the last `num_turns` turns of the one before."""
         check_observation(self._config, observation, self._renderer.image_format)
-        self._talk = start_conversation(agent, self._renderer, self._make_message(text, observation))
+        kept = self._messages[-2 * num_turns :] if num_turns else []
+        self._messages = [*kept, self._make_message(text, observation)]
+        self._talk = start_conversation(agent, self._renderer, *self._messages)
         self._episode = new_id("play")
 
     def answer(self) -> str:
@@ -53,16 +56,18 @@ class Pilot:
         talk = self._conversation
         (sampled,) = self._engine.generate_blocking([Request(talk.state, self._params, self._episode)])
         assert isinstance(sampled.action, TokenAction)
-        return talk.record_action(sampled.action.action_ids).text
+        self._messages.append(talk.record_action(sampled.action.action_ids))
+        return self._messages[-1].text
 
     def note(self, text: str) -> None:
         """Take `text` as the reply, as if it had been sampled."""
         ids = [*self._renderer.template.encode_after(text), self._renderer.end_ids[0]]
-        self._conversation.record_action(ids)
+        self._messages.append(self._conversation.record_action(ids))
 
     def tell(self, text: str, observation: Observation) -> None:
         """Add the next observation."""
-        self._conversation.add(self._make_message(text, observation))
+        self._messages.append(self._make_message(text, observation))
+        self._conversation.add(self._messages[-1])
 
     def _make_message(self, text: str, observation: Observation) -> Message:
         return make_user_message(text, observation, self._renderer.image_store)

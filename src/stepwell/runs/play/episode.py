@@ -157,11 +157,20 @@ class PlaySession:
         return PlayedTurn(player, text, reply, parts, self.observation, self.is_over, success)
 
     def _tell_pilot(self, pilot: Pilot) -> None:
-        text = self.agent.next_prompt(self.observation, self._past)
-        if self.agent.keeps_dialogue:
-            pilot.tell(text, self.observation)
+        """Give the agent its next prompt, as in training (`rollout/player.py`)."""
+        agent, observation, num_past = self.agent, self.observation, len(self._past)
+        text = agent.next_prompt(observation, self._past)
+        context, num_turns = agent.config.context, agent.config.context_turns
+        if context == "observation":
+            pilot.start(agent, text, observation)
+        elif context == "window" and num_past > num_turns:
+            pilot.start(agent, text, observation, num_turns=num_turns)
+        elif context == "summary" and num_past % num_turns == 0:
+            pilot.tell(agent.ask_for_summary(text), observation)
+            summary = agent.read_summary(pilot.answer())
+            pilot.start(agent, agent.prompt_after_summary(summary, text), observation)
         else:
-            pilot.start(self.agent, text, self.observation)
+            pilot.tell(text, observation)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,55 @@
+"""An episode so far, and its earlier turns as its agent sees them later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from stepwell.agents import PastTurn
+from stepwell.core import JSON, ArrayState, Observation, SamplingParams, Status, Step
+from stepwell.rendering import Message
+from stepwell.rollout.jobs import Job
+
+_SEED_STEP = 1_000_003
+
+
+class PastMessages(NamedTuple):
+    """An earlier turn of a conversation: what the agent was told, and its reply."""
+
+    told: Message
+    reply: Message
+
+
+@dataclass(slots=True)
+class Episode:
+    """An episode so far. `place` is the number of its environment; `own` belongs to the player."""
+
+    place: int
+    job: Job
+    observation: Observation | ArrayState
+    steps: list[Step] = field(default_factory=list)
+    state: dict[str, JSON] = field(default_factory=dict)
+    num_actions: int = 0
+    golden: int | None = None
+    status: Status | None = None
+    error: str = ""
+    engine_s: float = 0.0
+    own: Any = None
+    turns: list[PastMessages] = field(default_factory=list)  # in the present prompt
+    told: Message | None = None  # what the agent was told last
+    next_message: Message | None = None  # after the summary that the policy is asked for now
+
+    def mark_failed(self, error: Exception) -> None:
+        """End it because the system failed."""
+        self.status, self.error = Status.INFRA_ERROR, str(error) or type(error).__name__
+
+    def seed_params(self, params: SamplingParams) -> SamplingParams:
+        """Sampling parameters of its next action, with a seed that depends on nothing but the episode."""
+        return params.with_seed((self.job.seed + len(self.steps) * _SEED_STEP) % 2**63)
+
+
+def make_past_turns(steps: Sequence[Step]) -> list[PastTurn]:
+    """Recorded steps as their agent sees them later; summaries are no turns."""
+    infos: list[Any] = [step.info for step in steps if not step.is_summary]
+    return [PastTurn(tuple(info["actions"]), info.get("lost", ""), info.get("result", "")) for info in infos]
