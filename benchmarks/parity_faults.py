@@ -65,7 +65,7 @@ class FaultyLoop(TrainingLoop):
     def _try_fault(self, name: str, plant: Callable[[FaultyLoop], Any]) -> None:
         update, source = self.state.update, self._source
         groups = f"{self.folder.name}-fault-{len(self.planted)}"  # a group of siblings is named once
-        self._source = PlayedSource(self.config, self.components, groups, self._tasks)
+        self._source = PlayedSource(self.config, self.components, groups, self._feed)
         self._fault = name
         kept, self.rows = self.rows, []
         with plant(self):

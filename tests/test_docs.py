@@ -40,6 +40,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
         "docs/agents.md",
         "docs/own_agent.md",
         "docs/configuration.md",
+        "docs/curriculum.md",
         "docs/engine.md",
         "docs/gateway.md",
         "docs/maths.md",

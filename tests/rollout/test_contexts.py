@@ -15,7 +15,11 @@ from tests.runs.small import played, small_components, small_config
 from tests.runs.test_resume import cut_back, same
 
 from stepwell.agents.agent import SUMMARY_HEAD, SUMMARY_REQUEST
-from stepwell.core import Status, Step
+from stepwell.core import ImageStore, Sampling, Split, Status, Step
+from stepwell.rewards.chat_client import ChatReply
+from stepwell.rollout import Job
+from stepwell.rollout.chat_messages import read_outside_reply
+from stepwell.rollout.chat_player import ChatPlayer
 from stepwell.runs.build.components import Components
 from stepwell.runs.run import train
 
@@ -117,11 +121,43 @@ def test_the_oracle_succeeds_and_lists_what_was_done_where_a_summary_is_asked_fo
 
 @pytest.mark.parametrize("context", ["window", "summary"])
 def test_a_run_with_a_rewritten_history_goes_on_bit_for_bit(tmp_path: Path, context: str) -> None:
-    wish = (*LONG, f"agent.context={context}", "agent.context_turns=1", "recipe.name=steppo")
+    world = "env.options={max_turns=3, with_answer=false}"  # no reply of an unskilled model ends an episode
+    wish = (*LONG, world, f"agent.context={context}", "agent.context_turns=1", "recipe.name=steppo")
     short = ("sampling.max_tokens=8", "checkpoint.every=1", "eval.num_tasks=2", "train.tasks_per_update=2")
     whole = train(small_config(*wish, *short, folder=tmp_path, name="whole"))
     copy = cut_back(whole, tmp_path / "copy", 1)
     train(resume=copy)
     same(whole, copy, update=2)
     learnt = [step for t in played(whole, 2) for step in t.steps]
-    assert any(step.is_summary for step in learnt) == (context == "summary")
+    assert sum(step.is_summary for step in learnt) == (8 if context == "summary" else 0)
+
+
+@pytest.mark.parametrize("context", ["dialogue", "window", "summary"])
+def test_an_outside_model_gets_every_result_with_its_call(context: str) -> None:
+    parts = components(context, 2)
+    player = ChatPlayer(parts.language.agent, ImageStore())
+    (task,) = parts.tasks(Split.TRAIN, 1, 0)
+    (turn,) = parts.envs.reset([task])
+    episode = player.begin_episode(0, Job(task, task.id, 1), turn)
+    sizes = []
+    while episode.status is None:
+        messages = episode.own.messages
+        sizes.append(sum(message.role == "assistant" for message in messages))
+        for before, after in itertools.pairwise(messages):
+            calls = [call.id for call in before.tool_calls]
+            assert (after.tool_call_id or "") in (calls or [""])
+            assert (after.role == "tool") == bool(calls)
+        request = player.make_request(episode, parts.sampling_params(1.0))
+        function = {"name": "look", "arguments": '{"name": "a"}'}
+        said = {"content": "", "tool_calls": [{"id": f"c{len(episode.steps)}", "function": function}]}
+        reply = read_outside_reply(ChatReply(said, "stop"), Sampling())
+        if not player.record_summary(episode, request, reply):
+            read = player.read_reply(reply)
+            (turn,) = parts.envs.step([0], [read.actions])
+            player.record_step(episode, request, reply, read, turn)
+    wanted = {
+        "dialogue": [0, 1, 2, 3, 4, 5],
+        "window": [0, 1, 2, 2, 2, 2],
+        "summary": [0, 1, 2, 0, 1, 2, 0, 1],
+    }
+    assert sizes == wanted[context]

@@ -18,6 +18,7 @@ from tests.runs.test_robots import config as robot_config
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Status
+from stepwell.curriculum import PhaseFiles
 from stepwell.monitors import LogEntry, Monitor
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.pool import Filter, open_pool
@@ -97,9 +98,15 @@ def test_an_epoch_is_several_updates(tmp_path: Path) -> None:
 
 
 def test_a_critics_recipe_streams_single_trajectories_in_batches_of_its_own_size(tmp_path: Path) -> None:
-    folder = run(tmp_path, "stream", "recipe.name=steppo", "workers.global_batch=5", "train.num_updates=3")
+    phased = ("curriculum.updates_per_phase=1", "train.num_tasks=40")
+    settings = ("recipe.name=steppo", "workers.global_batch=5", "train.num_updates=3", *phased)
+    folder = run(tmp_path, "stream", *settings)
     played = stored(folder)
     assert len(played) == 15 and {entry.group_size for entry in played} == {1}
+    phases = [PhaseFiles(folder / "tasks").read_phase(phase) for phase in (1, 2)]
+    number = {entry.task_id: int(entry.group.rpartition("/g")[2]) for entry in played}
+    assert {each.task.id for each in phases[0]} == {id for id, place in number.items() if place < 8}
+    assert {id for id, place in number.items() if place >= 8} <= {each.task.id for each in phases[1]}
 
 
 @pytest.mark.parametrize("head", ["token", "flow"])

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from stepwell.config.base import ObjectName, OptionalObjectName, Settings
+from stepwell.config.curriculum import CurriculumConfig
 from stepwell.config.engine import EngineConfig
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.policy import PolicyConfig
@@ -422,6 +423,7 @@ class RunConfig(Settings):
     warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
     recipe: RecipeConfig = Field(default_factory=RecipeConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
+    curriculum: CurriculumConfig = Field(default_factory=CurriculumConfig)
     workers: WorkersConfig = Field(default_factory=WorkersConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
@@ -443,6 +445,10 @@ class RunConfig(Settings):
             raise ValueError(
                 f"train.minibatches ({self.train.minibatches}) exceeds the trajectories of an update "
                 f"({self.train.tasks_per_update * self.train.group_size}); lower it"
+            )
+        if self.curriculum.updates_per_phase is not None and self.offline.pool is not None:
+            raise ValueError(
+                "curriculum.updates_per_phase: an offline run plays no tasks; remove one of both"
             )
         if self.rewards.parts and self.own_agent.function is not None:
             raise ValueError(

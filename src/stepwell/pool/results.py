@@ -55,6 +55,13 @@ class TrajectorySummary:
     def is_open(self) -> bool:
         return self.status is None
 
+    @property
+    def is_success(self) -> bool:
+        """Whether the task counts as solved: as judged, else as the status says (`Trajectory.is_success`)."""
+        if self.outcome is None or self.status in (None, Status.INFRA_ERROR):
+            return self.status is Status.SUCCESS
+        return self.outcome.is_success
+
 
 @dataclass(frozen=True, slots=True)
 class RewardEntry:

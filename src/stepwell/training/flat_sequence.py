@@ -72,4 +72,5 @@ def _build_trajectory(trajectory: Trajectory, bare: Step, scored: FloatArray) ->
         group=trajectory.group,
         error=trajectory.error,
         id=trajectory.id,
+        outcome=trajectory.outcome,
     )

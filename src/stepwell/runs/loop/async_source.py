@@ -24,12 +24,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepwell.config.run import RunConfig
-from stepwell.core import Task, Trajectory
+from stepwell.core import Trajectory
+from stepwell.curriculum import TaskFeed
 from stepwell.pool import Channel, Filter, Pool
 from stepwell.rollout.jobs import Job
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.worker_groups import WorkerGroups
-from stepwell.runs.loop.sources import LEASE_S, Batch
+from stepwell.runs.loop.sources import LEASE_S, Batch, describe_phase
+from stepwell.runs.loop.task_feeds import find_group_size, find_place, find_update
 from stepwell.workers.busy_times import BusySnapshot
 from stepwell.workers.request_queue import QueueCounts
 from stepwell.workers.staleness import GroupBuffer, PlayedGroup, TakenGroups
@@ -52,17 +54,16 @@ class StreamedSource:
     config: RunConfig
     components: Components
     run: str
-    tasks: Sequence[Task]
+    feed: TaskFeed
     workers: WorkerGroups
     should_stop: Callable[[], bool] = lambda: False
     is_fresh: bool = True
     _taken: list[str] = field(default_factory=list)
     _totals: _Totals | None = None
-    _epoch: int = -1
 
     def __post_init__(self) -> None:
         workers, train = self.config.workers, self.config.train
-        self.group_size = train.group_size if self.components.recipe.needs_groups else 1
+        self.group_size = find_group_size(self.config, self.components.recipe)
         size = workers.global_batch or train.tasks_per_update * train.group_size
         assert workers.mode != "off"
         self.buffer = GroupBuffer(
@@ -132,18 +133,12 @@ class StreamedSource:
         return None if self.config.pool.url is None else Filter(tags=(self.run,))
 
     def jobs(self, number: int) -> list[Job]:
-        """The episodes of group `number`, a pure function of seed and number."""
+        """The episodes of group `number`, a pure function of the seed, the number and the feed."""
         seeds = np.random.default_rng([self.config.seed, number, 11]).integers(2**62, size=self.group_size)
-        first = number * self.group_size // self.config.train.group_size  # siblings share a task
-        epoch, place = divmod(first, len(self.tasks))
-        task = self.tasks[self._shuffle_epoch(epoch)[place]]
+        place = find_place(number, self.config, self.group_size)
+        before, i = divmod(place, self.config.train.tasks_per_update)
+        task = self.feed.list_tasks(before + 1)[i]
         return [Job(task, f"{self.run}/g{number}", int(seed)) for seed in seeds]
-
-    def _shuffle_epoch(self, epoch: int) -> np.ndarray:
-        if self._epoch != epoch:
-            self._epoch = epoch
-            self._shuffled = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self.tasks))
-        return self._shuffled
 
     # --- checkpoints ----------------------------------------------------------------------
 
@@ -197,15 +192,21 @@ class StreamedSource:
         behind = [update - 1 - step.policy_version.first for step in steps] or [0]
         count_batches = max(now.queue.num_batches - before.queue.num_batches, 1)
         num_requests = max(now.queue.num_requests - before.queue.num_requests, 1)
-        return self.workers.figures(before.mark, now.mark) | {
-            "staleness/mean": float(np.mean(behind)),
-            "staleness/max": float(max(behind)),
-            "staleness/over": float(taken.num_over),
-            "staleness/dropped": float(len(taken.dropped)),
-            "episodes/refilled": float(now.stream.num_refilled - before.stream.num_refilled),
-            "generators/batch": num_requests / count_batches,
-            "generators/wait_ms": 1000.0 * (now.queue.waited_s - before.queue.waited_s) / num_requests,
-        }
+        updates = [find_update(group.name, self.config, self.group_size) for group in taken.groups]
+        newest = describe_phase(self.feed, max(updates, default=update))
+        return (
+            self.workers.figures(before.mark, now.mark)
+            | newest
+            | {
+                "staleness/mean": float(np.mean(behind)),
+                "staleness/max": float(max(behind)),
+                "staleness/over": float(taken.num_over),
+                "staleness/dropped": float(len(taken.dropped)),
+                "episodes/refilled": float(now.stream.num_refilled - before.stream.num_refilled),
+                "generators/batch": num_requests / count_batches,
+                "generators/wait_ms": 1000.0 * (now.queue.waited_s - before.queue.waited_s) / num_requests,
+            }
+        )
 
 
 async def _run_on_loop(function: Callable[[], None]) -> None:

@@ -24,7 +24,8 @@ import numpy as np
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import OfflineConfig, RunConfig
-from stepwell.core import ConfigError, EnvError, Status, Task, Trajectory
+from stepwell.core import ConfigError, EnvError, Status, Trajectory
+from stepwell.curriculum import TaskFeed
 from stepwell.pool import Channel, Filter, Pool, open_pool
 from stepwell.rollout import Job, RolloutResult
 from stepwell.runs.build.components import Components
@@ -65,15 +66,14 @@ class Source(Protocol):
 
 @dataclass(eq=False)
 class PlayedSource:
-    """Plays the tasks of a run, epoch by epoch in shuffled order."""
+    """Plays the tasks that the feed of a run lists."""
 
     config: RunConfig
     components: Components
     run: str
-    tasks: Sequence[Task]
+    feed: TaskFeed
     is_fresh: bool = True
     _taken: list[str] = field(default_factory=list)
-    _epoch: int = -1
 
     @property
     def pool(self) -> Pool:
@@ -97,10 +97,11 @@ class PlayedSource:
         self._taken += names
         trajectories = [trajectory for name in names for trajectory in found[name]]
         num_actions = sum(int(t.info.get("num_actions", len(t.steps))) for t in trajectories)  # type: ignore[arg-type, misc]
-        return Batch(trajectories, num_actions, num_retries, time.perf_counter() - started)
+        metrics = describe_phase(self.feed, update)
+        return Batch(trajectories, num_actions, num_retries, time.perf_counter() - started, metrics=metrics)
 
     def _play_jobs(self, update: int, jobs: Sequence[Job]) -> RolloutResult:
-        config = self.config.train
+        config, phase = self.config.train, self.feed.find_phase(update)
         self.components.runner.forget()
         rolled = self.components.runner.run(
             jobs,
@@ -114,7 +115,7 @@ class PlayedSource:
             self.pool.add(
                 [*rolled.trajectories, *rolled.failures],
                 group_sizes=config.group_size,
-                source={"run": self.run, "update": update},
+                source={"run": self.run, "update": update, **({} if phase is None else {"phase": phase})},
                 tags=(self.run,),
             )
         if rolled.failures:
@@ -147,23 +148,16 @@ class PlayedSource:
         self.pool.restore(self.run, update)
 
     def jobs(self, update: int) -> list[Job]:
-        """The episodes of an update, a pure function of seed and update."""
-        config, count = self.config.train, len(self.tasks)
+        """The episodes of an update, a pure function of the seed, the update and the feed."""
+        config = self.config.train
         seeds = np.random.default_rng([self.config.seed, update]).integers(
             2**62, size=(config.tasks_per_update, config.group_size)
         )
         jobs = []
-        for i in range(config.tasks_per_update):
-            epoch, place = divmod((update - 1) * config.tasks_per_update + i, count)
-            task, group = self.tasks[self._order(epoch)[place]], f"{self.run}/{update}-{i}"
+        for i, task in enumerate(self.feed.list_tasks(update)):
+            group = f"{self.run}/{update}-{i}"
             jobs += [Job(task, group, int(seeds[i, k])) for k in range(config.group_size)]
         return jobs
-
-    def _order(self, epoch: int) -> np.ndarray:
-        if self._epoch != epoch:
-            self._epoch = epoch
-            self._shuffled = np.random.default_rng([self.config.seed, epoch, 7]).permutation(len(self.tasks))
-        return self._shuffled
 
 
 @dataclass(eq=False)
@@ -234,6 +228,12 @@ class StoredSource:
 
     def close(self) -> None:
         self._pool.close()
+
+
+def describe_phase(feed: TaskFeed, update: int) -> dict[str, float]:
+    """The phase of an update as a figure; empty without phases."""
+    phase = feed.find_phase(update)
+    return {} if phase is None else {"phase": float(phase)}
 
 
 def _group_trajectories(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:

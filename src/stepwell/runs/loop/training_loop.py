@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stepwell.config.run import RunConfig
 from stepwell.core import AgentError, LogprobGaps, ParityError, Split, Task, Trajectory
 from stepwell.core.logprob_gaps import MeasureErrors
+from stepwell.curriculum import TaskFeed
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
 from stepwell.rewards import apply_outcomes
@@ -49,6 +50,7 @@ from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.references import load_reference, save_reference
 from stepwell.runs.loop.rollout_metrics import count_tokens, measure_rollout
 from stepwell.runs.loop.sources import PlayedSource, Source, StoredSource
+from stepwell.runs.loop.task_feeds import build_feed
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
 
@@ -79,6 +81,8 @@ class TrainingLoop:
     def __post_init__(self) -> None:
         self._tasks: list[Task] = []
         self._held_out: list[Task] = []
+        self._feed: TaskFeed
+        self._feed_notes: list[str] = []  # a feed may be asked in a worker's thread
         self._source: Source
         self._clock = time.perf_counter()
         self._parity: ParityMonitor | None = None
@@ -109,6 +113,9 @@ class TrainingLoop:
         if not is_offline or self.config.warm_start.is_wanted:
             self._tasks = self.components.tasks(Split.TRAIN, self.config.train.num_tasks, self.config.seed)
         self._held_out = self.components.held_out_tasks() if has_eval else []
+        self._feed = build_feed(
+            self.components, self._tasks, self.folder, self._run_name, self._feed_notes.append
+        )
         self._source = self._make_source()
         self._report_differences()
         with handle_first_stop(self._ask_to_stop):
@@ -138,6 +145,8 @@ class TrainingLoop:
             self.state.forget_best()
         if self.components.backend.batch_judge is not None and (judged := saved.loop.get("judge")):
             self.components.backend.batch_judge.restore(judged)
+        if tasks := saved.loop.get("tasks"):
+            self._feed.restore(tasks)
         self._source.resume_from(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
         self.components.trainer.freeze_reference()
@@ -180,12 +189,12 @@ class TrainingLoop:
 
     def _report_differences(self) -> None:
         """Note where the run does something else than its settings seem to promise."""
-        recipe = self.components.recipe
-        if recipe.replay or recipe.curriculum:
-            named = " and ".join(name for name in ("replay", "curriculum") if getattr(recipe, name))
+        recipe, has_phases = self.components.recipe, self.config.curriculum.updates_per_phase is not None
+        wanted = ("replay",) if has_phases else ("replay", "curriculum")
+        if named := " and ".join(name for name in wanted if getattr(recipe, name)):
             self.monitor.note(
                 f"recipe {recipe.name} asks for {named}, which this loop does not have: every update "
-                "learns from its own rollouts on tasks drawn evenly"
+                f"learns from its own rollouts on tasks {'of its phase' if has_phases else 'drawn evenly'}"
             )
         for asked, found, name in (
             (self.config.train.num_tasks, len(self._tasks), "train.num_tasks"),
@@ -211,6 +220,8 @@ class TrainingLoop:
     def _update(self) -> bool:
         """One update; False if a stop was requested while waiting for its episodes."""
         batch = self._source.batch(self.state.update + 1)
+        while self._feed_notes:
+            self.monitor.note(self._feed_notes.pop(0))
         if batch is None:
             return False
         played = time.perf_counter()
@@ -289,7 +300,7 @@ class TrainingLoop:
                 self.config,
                 self.components,
                 self._run_name,
-                self._tasks,
+                self._feed,
                 self.workers,
                 lambda: self._is_stopping,
             )
@@ -299,7 +310,7 @@ class TrainingLoop:
                 f"offline: {source.num_trajectories} trajectories of {self.config.offline.pool}"
             )
             return source
-        return PlayedSource(self.config, self.components, self._run_name, self._tasks)
+        return PlayedSource(self.config, self.components, self._run_name, self._feed)
 
     def _publish(self) -> None:
         """Send the weights to the engine or the generators, which must report their fingerprint."""
@@ -362,6 +373,8 @@ class TrainingLoop:
         loop: dict[str, Any] = {"update": self.state.update, "state": self.state.as_dict()}
         if self.components.backend.batch_judge is not None:
             loop["judge"] = self.components.backend.batch_judge.state()
+        if tasks := self._feed.state():
+            loop["tasks"] = tasks
         trainer = self.components.trainer if name is None else None
         folder = self.folder / "checkpoints"
         if name is None:

@@ -1,0 +1,163 @@
+"""Tasks by phase: after some updates, new tasks are made from what was solved and what was not.
+
+    phase 1: the run's first tasks ─► updates ─► results ─► generator ─► phase 2 ─► updates ─► …
+                     │                                          │
+                     └────────────── PhaseFiles ◄───────────────┘
+
+A phase is made when the first of its updates asks for tasks, and stored before it is used. From then on its
+file decides: a run that is killed and resumed has the very same tasks, even if the generator would now make
+others.
+
+Invariants
+* Only tasks of the run's environment and of the training split are used, each once per phase; the others
+  are left out and counted.
+* The tasks of a phase are gone through in shuffled order, again from the start if there are too few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from stepwell.core import ConfigError, Split, Task
+from stepwell.curriculum.feeds import ShuffledList
+from stepwell.curriculum.phase_files import FedTask, PhaseFiles
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseResults:
+    """What became of the tasks of a phase, each in the phase's order; tasks nobody played are in neither."""
+
+    solved: tuple[Task, ...] = ()
+    failed: tuple[Task, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRequest:
+    """What a generator is asked for: about `num_tasks` tasks of phase number `phase`.
+
+    `fresh` are as many tasks of the environment that no phase has had (again from the first, once all were
+    used). `seed` is that of the phase. `results` are those of the phase before.
+    """
+
+    phase: int
+    num_tasks: int
+    seed: int
+    fresh: tuple[Task, ...]
+    results: PhaseResults
+
+
+class TaskGenerator(Protocol):
+    """Makes the tasks of a phase."""
+
+    def __call__(self, request: PhaseRequest) -> Iterable[FedTask]: ...
+
+
+def take_fresh_tasks(request: PhaseRequest) -> Iterable[FedTask]:
+    """New tasks of the environment, whatever the results."""
+    return [FedTask(task, generator="fresh") for task in request.fresh]
+
+
+class PhasedFeed:
+    """A list of tasks per phase. `read_results` returns what became of the tasks of a phase."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        files: PhaseFiles,
+        generate: TaskGenerator,
+        *,
+        generator: str,
+        tasks_per_update: int,
+        updates_per_phase: int,
+        seed: int,
+        held_out_share: float,
+        read_results: Callable[[int, Sequence[Task]], PhaseResults],
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._supply, self._files, self._generate = tasks, files, generate
+        self._generator, self._note = generator, note
+        self._count, self._updates = tasks_per_update, updates_per_phase
+        self._seed, self._held_out_share = seed, held_out_share
+        self._read_results = read_results
+        self._known = frozenset(task.id for task in tasks)
+        self._lists: dict[int, ShuffledList] = {}
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks a phase needs, so that none is played twice."""
+        return self._count * self._updates
+
+    def list_tasks(self, update: int) -> list[Task]:
+        phase = self.find_phase(update)
+        first = (update - 1 - (phase - 1) * self._updates) * self._count
+        tasks = self._load_phase(phase)
+        return [tasks.get_task(first + i) for i in range(self._count)]
+
+    def find_phase(self, update: int) -> int:
+        return (update - 1) // self._updates + 1
+
+    def state(self) -> dict[str, Any]:
+        phases = (phase for phase in range(1, max(self._lists, default=0) + 1))
+        return {"digests": {str(phase): self._files.compute_digest(phase) for phase in phases}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for phase, digest in state["digests"].items():
+            if self._files.compute_digest(int(phase)) != digest:
+                raise ConfigError(
+                    f"the tasks of phase {phase} in {self._files.folder} are missing or were changed since "
+                    "the checkpoint was written; put the file back, or start a new run"
+                )
+
+    def _load_phase(self, phase: int) -> ShuffledList:
+        if phase not in self._lists:
+            if not self._files.has_phase(phase):
+                self._files.write_phase(phase, self._make_phase(phase))
+            tasks = [each.task for each in self._files.read_phase(phase)]
+            self._lists[phase] = ShuffledList(tasks, self._seed, phase)
+        return self._lists[phase]
+
+    def _make_phase(self, phase: int) -> list[FedTask]:
+        fresh = self._take_supply(phase)
+        if phase == 1:
+            return self._choose_tasks(phase, take_fresh_tasks(self._make_request(1, fresh, PhaseResults())))
+        results = self._read_results(phase - 1, self._load_phase(phase - 1).tasks)
+        request = self._make_request(phase, fresh, results)
+        return self._choose_tasks(phase, self._generate(request))
+
+    def _make_request(self, phase: int, fresh: Sequence[Task], results: PhaseResults) -> PhaseRequest:
+        seed = (self._seed * 1_000_003 + phase) % 2**63
+        return PhaseRequest(phase, self.num_tasks, seed, tuple(fresh), results)
+
+    def _take_supply(self, phase: int) -> list[Task]:
+        """The next distinct tasks of the environment."""
+        count = min(self.num_tasks, len(self._supply))
+        first = (phase - 1) * self.num_tasks
+        return [self._supply[(first + i) % len(self._supply)] for i in range(count)]
+
+    def _choose_tasks(self, phase: int, made: Iterable[FedTask]) -> list[FedTask]:
+        """The tasks that may be used, each once; says what was left out."""
+        kept: dict[str, FedTask] = {}
+        dropped = {"of the held-out split": 0, "twice in it": 0}
+        for each in made:
+            if not isinstance(each, FedTask) or each.task.env != self._supply[0].env:
+                raise ConfigError(
+                    f"curriculum.generator {self._generator}: phase {phase} needs FedTask of environment "
+                    f"{self._supply[0].env!r}, got {each!r:.200}"
+                )
+            is_known = each.task.id in self._known  # a file of tasks may have decided its split itself
+            if not is_known and each.task.split(self._held_out_share) is not Split.TRAIN:
+                dropped["of the held-out split"] += 1
+            elif each.task.id in kept:
+                dropped["twice in it"] += 1
+            else:
+                kept[each.task.id] = replace(each, generator=each.generator or self._generator)
+        if not kept:
+            raise ConfigError(
+                f"curriculum.generator {self._generator} made no usable task for phase {phase} "
+                f"({', '.join(f'{count} {why}' for why, count in dropped.items())})"
+            )
+        reasons = "".join(f"; {count} left out: {why}" for why, count in dropped.items() if count)
+        self._note(f"phase {phase}: {len(kept)} tasks{reasons}")
+        return list(kept.values())

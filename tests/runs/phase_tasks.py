@@ -1,0 +1,13 @@
+"""Generators of a phase's tasks, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stepwell.curriculum import FedTask, PhaseRequest
+
+
+def retry_failures(request: PhaseRequest) -> Iterable[FedTask]:
+    """What was not solved comes again, then new tasks."""
+    yield from (FedTask(task, parent=task.id) for task in request.results.failed)
+    yield from (FedTask(task, generator="fresh") for task in request.fresh[:2])
