@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,15 @@ def test_a_notebook_is_kept_with_the_outputs_of_a_whole_run(name: str) -> None:
     images = images_of(notebook)
     assert images and all(len(image) < MAX_IMAGE_BYTES for image in images)
     shown = str(outputs_of(notebook))
-    assert "update 24/24" in shown if name == "own_environment" else shown.count("update 16/16") >= 2
+    assert ("update 24/24" if name == "own_environment" else "update 4/4") in shown
+
+
+def test_the_notebook_about_credit_shows_a_difference() -> None:
+    """Success over the seeds of both credit functions, as the kept outputs print it: the ranges are apart."""
+    shown = "".join(output.get("text", "") for output in outputs_of(read_notebook("own_credit_and_reward")))
+    line = r"(own credit|GRPO) +success in the last updates ([.\d]+) \(seeds: ([.\d]+) to ([.\d]+)\)"
+    ranges = {name: (float(low), float(high)) for name, _, low, high in re.findall(line, shown)}
+    assert ranges["own credit"][0] > ranges["GRPO"][1]
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -67,7 +76,7 @@ def test_a_notebook_runs_in_a_kernel(name: str, tmp_path: Path, monkeypatch: pyt
     NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
     assert images_of(notebook), "run.plot() shows itself"
     progress = [output for output in outputs_of(notebook) if "<progress" in str(output.get("data", {}))]
-    assert len(progress) == (1 if name == "own_environment" else 3)  # one display per run, updated in place
+    assert len(progress) == 1  # one display per run, updated in place
     shown = str(outputs_of(notebook))
     assert "FAILED" not in shown and "Warning" not in shown
     assert list((tmp_path / "runs").iterdir())
