@@ -35,7 +35,13 @@ from stepwell.core.errors import ConfigError, InputError
 from stepwell.pool.commits import Committer, retry_transient, to_stepwell_error
 from stepwell.pool.read_only import is_read_only, make_read_only_engine
 from stepwell.pool.schema import REVISION
-from stepwell.pool.schema_version import current_revision, require_current, upgrade
+from stepwell.pool.schema_version import (
+    can_be_created,
+    create_schema,
+    current_revision,
+    require_current,
+    upgrade,
+)
 
 T = TypeVar("T")
 Durable = Literal["process", "power"]
@@ -282,7 +288,9 @@ class Database:
             with connection.begin():
                 if self.is_postgres:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
-                if current_revision(connection) != REVISION:
+                if can_be_created(connection):
+                    create_schema(connection)
+                elif current_revision(connection) != REVISION:
                     upgrade(connection)
 
 
