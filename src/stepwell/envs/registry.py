@@ -39,6 +39,7 @@ LANGUAGE_ENVS: dict[str, str] = {
     "household": "stepwell.envs.household.env:Household",
     "shop": "stepwell.envs.shop.env:ShopEnv",
 }
+WEB_ENVS: dict[str, str] = {"web": "stepwell.envs.web.env:WebEnv"}
 ADAPTED_ENVS: dict[str, str] = {  # environments nobody here wrote: they need packages of their own
     "scienceworld": "stepwell.envs.scienceworld_env:ScienceWorld",
     "textworld_express": "stepwell.envs.textworld_express_env:TextWorldExpress",
@@ -51,7 +52,7 @@ ROBOT_ENVS: dict[str, str] = {
     "maniskill": "stepwell.envs.robots.maniskill_env:ManiSkill",
     "robocasa": "stepwell.envs.robots.robocasa_env:RoboCasa",
 }
-ENVS: dict[str, str] = LANGUAGE_ENVS | ADAPTED_ENVS | ROBOT_ENVS
+ENVS: dict[str, str] = LANGUAGE_ENVS | WEB_ENVS | ADAPTED_ENVS | ROBOT_ENVS
 GYMNASIUM, REMOTE, OPENENV = "gymnasium", "remote", "openenv"
 
 

@@ -3,9 +3,10 @@
     URL: http://shop.localhost/cart
     Tabs: [0] Shop | [1] Cart (now)
     Notice: the address is not allowed
+    Lines: 1 to 40 of 71 (scroll down for more)
+    Page:
     <h1>Cart
     ...
-    (31 more lines below; scroll down)
 
 The lines of the viewport are kept first, then those after it, then those before it, as long as the budget
 lasts. Kept lines stay in the page's order and are contiguous. What is left out is counted, so that an agent
@@ -72,11 +73,11 @@ def write_observation(view: PageView, max_tokens: int) -> str:
     shown = lines[first:last]
     if cut is not None and shown:
         shown[-1] = cut
-    if first > 0:
-        shown.insert(0, f"({first} more lines above; scroll up)")
-    if last < len(lines):
-        shown.append(f"({len(lines) - last} more lines below; scroll down)")
-    return "\n".join([*head, *shown])
+    if last - first < len(lines):
+        ways = [way for way, is_more in (("up", first > 0), ("down", last < len(lines))) if is_more]
+        more = f"scroll {' or '.join(ways)} for more"
+        head.append(f"Lines: {first + 1} to {last} of {len(lines)} ({more})")
+    return "\n".join([*head, "Page:", *shown])
 
 
 def write_head(view: PageView) -> list[str]:

@@ -1,0 +1,216 @@
+"""The web as an environment for language agents: one of fourteen actions a turn, judged when the agent exits.
+
+    task ─► source.start ─► driver.open ─► view ─► observation
+                                            ▲          │
+    source.judge ◄─ exit ◄─ parse_action ◄──┼──────────┘
+                                └─► driver.act
+
+A reply that is no action, or an action that cannot be done, costs a turn and is told in the notice. The
+reward is the judge's (0 to 1) at the exit, and nothing before it; an episode without an exit fails. A
+browser that dies or a start page that does not answer raises `EnvError`: the episode is a fault of the
+system and never trained on.
+
+Everything an observation says above the line `Page:` is ours; below it stands only the page.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from stepwell.config.base import Settings
+from stepwell.core import (
+    JSON,
+    ActionSpace,
+    EnvDescription,
+    InputError,
+    Observation,
+    Split,
+    StateForm,
+    Task,
+)
+from stepwell.core.names import describe_missing_module
+from stepwell.envs.base import Effect, Env
+from stepwell.envs.fixed_splits import assign_split
+from stepwell.envs.tiles import Image, draw_text
+from stepwell.envs.web.actions import ActionError, WebAction, parse_action, print_action
+from stepwell.envs.web.chromium import ChromiumDriver
+from stepwell.envs.web.driver import PageDriver
+from stepwell.envs.web.guide import make_examples, write_guide
+from stepwell.envs.web.light import LightDriver
+from stepwell.envs.web.observation import count_tokens, write_observation
+from stepwell.envs.web.options import WebOptions
+from stepwell.envs.web.page import PageView
+from stepwell.envs.web.sources import SOURCES, TaskSource, TaskStart, open_source
+
+MAX_HISTORY = 20
+
+
+class WebEnv(Env):
+    """Do a task in a web browser."""
+
+    name: ClassVar[str] = "web"
+    Options: ClassVar[type[Settings]] = WebOptions
+    waits: ClassVar[bool] = True  # for pages: many contexts work at the same time
+    options: WebOptions
+
+    def __init__(self, options: Settings | None = None) -> None:
+        super().__init__(options)
+        self._source: TaskSource | None = None
+        self._source_name = ""
+        self._driver: PageDriver | None = None
+        self._view: PageView | None = None
+        self._plan: Callable[[PageView], WebAction] | None = None
+        self._done: list[str] = []
+
+    @cached_property
+    def description(self) -> EnvDescription:
+        """What agents are told."""
+        guide, turns = write_guide(self.options), self.options.turn_limit
+        return EnvDescription(self.name, guide, ActionSpace(), turns, make_examples())
+
+    @classmethod
+    def require(cls) -> None:
+        """Selectolax reads pages for the light driver; Chromium says itself what it misses."""
+        try:
+            import selectolax.lexbor  # noqa: F401
+        except ImportError as error:
+            raise InputError(describe_missing_module("selectolax")) from error
+
+    @classmethod
+    def make_task(cls, options: Any, seed: int) -> Task:
+        """The task that the source makes of a seed; all splits but `train` that it names are held out."""
+        content = {"source": options.source, **open_source(options.source).make_content(options, seed)}
+        task = Task(cls.name, content, str(content.get("instruction", "")), seed=seed)
+        if "split" not in content:
+            return task
+        return assign_split(task, Split.TRAIN if content["split"] == Split.TRAIN else Split.HELD_OUT)
+
+    def begin(self, task: Task, seed: int) -> None:
+        """Start the sites afresh and open the first page."""
+        name = task.content.get("source")
+        if name not in SOURCES:
+            raise InputError(f"task {task.id} has the source {name!r}; it is one of {', '.join(SOURCES)}")
+        if self._source is None or self._source_name != name:
+            self.close()
+            self._source, self._source_name = open_source(str(name)), str(name)
+        start = self._source.start(task.content)
+        self._driver = self._make_driver(start)
+        self._view = self._driver.open(
+            start.url,
+            headers=start.headers,
+            allowed_hosts=start.allowed_hosts,
+            storage_state=start.storage_state,
+        )
+        self._instruction, self._plan, self._done = task.instruction, None, []
+
+    def act(self, action: str) -> Effect:
+        """Do one action in the browser, or exit and be judged."""
+        view, driver = self._require_view()
+        try:
+            parsed = parse_action(action)
+        except ActionError as error:
+            self._view = replace(view, notice=f"not an action: {error}")
+            return Effect()
+        self._done.append(" ".join(print_action(parsed).split("\n")))
+        if parsed.name != "exit":
+            self._view = driver.act(parsed)
+            return Effect()
+        assert self._source is not None
+        score = self._source.judge(view, driver, parsed.argument)
+        return Effect(score, terminated=True, success=score >= 1.0)
+
+    def observe(self) -> Observation:
+        """Task, address, notice and page; with a screenshot if asked for."""
+        images = () if (image := self._take_screenshot()) is None else (image,)
+        return Observation(self._write_text(), images)
+
+    def result(self) -> str:
+        """The notice of the turn: what went wrong, or what a dialog said."""
+        return "" if self._view is None else self._view.notice[:200]
+
+    def oracle(self) -> list[str]:
+        """The next action of the scripted solution."""
+        view, _ = self._require_view()
+        if self._plan is None:
+            assert self._source is not None
+            self._plan = self._source.plan(self.task.content)
+        return [print_action(self._plan(view))]
+
+    def golden_steps(self) -> int | None:
+        """Unknown: the script is not proven to be the shortest way."""
+        return None
+
+    def random_action(self, rng: random.Random) -> str:
+        """A click, a word of the task typed somewhere, a move, or an exit with a word of the task."""
+        view, _ = self._require_view()
+        words = re.findall(r"[\w-]+", self._instruction) or ["done"]
+        fields = [e.id for e in view.elements if e.tag in ("input", "textarea")]
+        name = rng.choice(["click"] * 6 + ["type", "search", "scroll", "go_back", "exit"])
+        if name == "click" and view.elements:
+            return print_action(WebAction("click", rng.choice(view.elements).id))
+        if name in ("type", "search") and fields:
+            return print_action(WebAction(name, rng.choice(fields), rng.choice(words)))
+        if name == "exit":
+            return print_action(WebAction("exit", argument=rng.choice(words)))
+        if name == "scroll":
+            return print_action(WebAction("scroll", argument=rng.choice(("up", "down"))))
+        return print_action(WebAction("go_back"))
+
+    def state(self) -> dict[StateForm, str]:
+        """What is on the page."""
+        return {StateForm.NATURAL_LANGUAGE: self._write_text()}
+
+    def render(self) -> Image:
+        """The page as an image, or its text if the driver cannot see."""
+        _, driver = self._require_view()
+        image = driver.screenshot()
+        return draw_text(self._write_text()) if image is None else image
+
+    def close(self) -> None:
+        """Give back the browser context and the sites' state."""
+        if self._driver is not None:
+            self._driver.close()
+        if self._source is not None:
+            self._source.close()
+        self._driver = self._source = self._view = None
+
+    def _make_driver(self, start: TaskStart) -> PageDriver:
+        if self._driver is not None:
+            self._driver.close()
+        if self.options.driver == "light":
+            return LightDriver(start.app, self.options.timeout_s)
+        return ChromiumDriver(start.serve, self.options.timeout_s, self.options.viewport)
+
+    def _require_view(self) -> tuple[PageView, PageDriver]:
+        if self._view is None or self._driver is None:
+            raise InputError("the web environment has no page yet; call reset first")
+        return self._view, self._driver
+
+    def _write_text(self) -> str:
+        view, _ = self._require_view()
+        head = [f"Task: {' '.join(self._instruction.split())}"]
+        if self.options.show_history and self._done:
+            head += ["Done so far:", *self._list_done()]
+        text = "\n".join(head)
+        return f"{text}\n{write_observation(view, max(1, self.options.token_budget - count_tokens(text)))}"
+
+    def _list_done(self) -> Sequence[str]:
+        first = max(0, len(self._done) - MAX_HISTORY)
+        return [f"{number + 1}. {self._done[number]}" for number in range(first, len(self._done))]
+
+    def _take_screenshot(self) -> Image | None:
+        if self.options.screenshot == "none" or not isinstance(self._driver, ChromiumDriver):
+            return None
+        return self._driver.screenshot(with_marks=self.options.screenshot == "marks")
+
+    def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
+        """As every environment's, with the address in `info`."""
+        observation, reward, terminated, truncated, info = super().step(actions)
+        view, _ = self._require_view()
+        info["url"] = view.url
+        return observation, reward, terminated, truncated, info
