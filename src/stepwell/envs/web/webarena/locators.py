@@ -34,21 +34,21 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class ConstantNode:
     """A text or a number."""
 
     value: str | int
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class NameNode:
     """`document`, or the parameter of a function."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberNode:
     """A property of an object; with `optional`, of nothing it is nothing."""
 
     target: Node
@@ -57,7 +57,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class MethodCall:
+class CallNode:
     """A method of an object, with its arguments."""
 
     target: Node
@@ -67,7 +67,7 @@ class MethodCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ItemNode:
     """An element of a list, by its number."""
 
     target: Node
@@ -75,7 +75,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrow:
+class ArrowNode:
     """A function of one parameter."""
 
     parameter: str
@@ -83,7 +83,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OperatorNode:
     """`+` or `||` between two values."""
 
     sign: str
@@ -91,7 +91,7 @@ class Operation:
     right: Node
 
 
-Node = Literal | Name | Member | MethodCall | Item | Arrow | Operation
+Node = ConstantNode | NameNode | MemberNode | CallNode | ItemNode | ArrowNode | OperatorNode
 
 
 def parse_locator(text: str) -> Node:
@@ -117,7 +117,7 @@ class _Parser:
     def read_choice(self) -> Node:
         node = self._read_sum()
         while self._take_sign("||"):
-            node = Operation("||", node, self._read_sum())
+            node = OperatorNode("||", node, self._read_sum())
         return node
 
     def expect_end(self) -> None:
@@ -127,7 +127,7 @@ class _Parser:
     def _read_sum(self) -> Node:
         node = self._read_chain()
         while self._take_sign("+"):
-            node = Operation("+", node, self._read_chain())
+            node = OperatorNode("+", node, self._read_chain())
         return node
 
     def _read_chain(self) -> Node:
@@ -137,11 +137,11 @@ class _Parser:
             if optional or self._take_sign("."):
                 name = self._take("name")
                 if self._take_sign("("):
-                    node = MethodCall(node, name, self._read_arguments(), optional)
+                    node = CallNode(node, name, self._read_arguments(), optional)
                 else:
-                    node = Member(node, name, optional)
+                    node = MemberNode(node, name, optional)
             elif self._take_sign("["):
-                node = Item(node, int(self._take("number")))
+                node = ItemNode(node, int(self._take("number")))
                 self._need_sign("]")
             else:
                 return node
@@ -158,11 +158,11 @@ class _Parser:
             return node
         kind, text = self._next_token()
         if kind == "text":
-            return Literal(re.sub(r"\\(.)", r"\1", text[1:-1]))
+            return ConstantNode(re.sub(r"\\(.)", r"\1", text[1:-1]))
         if kind == "number":
-            return Literal(int(text))
+            return ConstantNode(int(text))
         if kind == "name":
-            return Name(text)
+            return NameNode(text)
         raise InputError(f"cannot read the locator {self.text!r}: {text!r} is not expected there")
 
     def _read_arguments(self) -> tuple[Node, ...]:
@@ -178,7 +178,7 @@ class _Parser:
         if self.tokens[self.at + 1 : self.at + 2] == [("sign", "=>")]:
             name = self._take("name")
             self._need_sign("=>")
-            return Arrow(name, self.read_choice())
+            return ArrowNode(name, self.read_choice())
         return self.read_choice()
 
     def _next_token(self) -> tuple[str, str]:

@@ -62,6 +62,7 @@ class ShopApi:
 
     def __init__(self, url: str, administrator: Account | None, timeout_s: float = 30.0) -> None:
         self.url, self.administrator, self.timeout_s = url.rstrip("/"), administrator, timeout_s
+        self._client: Any = None
 
     def find_latest_order_url(self) -> str:
         """The page of the newest order."""
@@ -104,8 +105,10 @@ class ShopApi:
     def _request_json(self, method: str, path: str, **request: Any) -> Any:
         import httpx
 
+        if self._client is None:
+            self._client = httpx.Client(timeout=self.timeout_s)
         try:
-            response = httpx.request(method, self.url + path, timeout=self.timeout_s, **request)
+            response = self._client.request(method, self.url + path, **request)
             response.raise_for_status()
             return response.json()
         except (httpx.HTTPError, ValueError) as error:

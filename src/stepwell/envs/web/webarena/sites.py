@@ -3,8 +3,8 @@
     __SHOPPING__/checkout/cart  ──fill_urls──►  http://shop.example:7770/checkout/cart
 
 A task names sites by placeholders, so one file of tasks serves every installation. The host of a run states
-where the sites are: `WebArenaSites` holds five addresses (and Wikipedia's and the home page's, which a few
-tasks visit). A task whose site has no address is refused when it starts, by the name of the missing option.
+where the sites are: `WebArenaSites` holds five addresses, and those of Wikipedia and the home page, which
+agents may visit. A task whose site has no address is refused when it starts, with the name of the option.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class WebArenaSites(Settings):
     reddit: str = declare_host_option("", description="URL of the forum")
     gitlab: str = declare_host_option("", description="URL of the code host")
     map: str = declare_host_option("", description="URL of the map")
-    wikipedia: str = declare_host_option("", description="URL of the encyclopedia; 23 tasks visit it")
+    wikipedia: str = declare_host_option(
+        "", description="URL of the encyclopedia; no published task begins there"
+    )
     homepage: str = declare_host_option("", description="URL of the page that lists the sites")
 
     @field_validator("*")

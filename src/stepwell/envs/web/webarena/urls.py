@@ -33,7 +33,7 @@ def _judge_parts(references: list[str], url: str) -> bool:
     for _, wanted in parts:
         for name, options in wanted.items():
             values.setdefault(name, set()).update(options)
-    is_place = any(base in place for base, _ in parts)
+    is_place = place != "" and any(base in place for base, _ in parts)
     return is_place and all(options & set(query.get(name, ())) for name, options in values.items())
 
 
@@ -41,7 +41,7 @@ def _split_url(url: str) -> tuple[str, dict[str, list[str]]]:
     try:
         parts = urlsplit(url)
     except ValueError:  # such as a bracket in the host
-        return url, {}
+        return "", {}
     path = parts.path.partition(";")[0] if ";" in parts.path.rpartition("/")[2] else parts.path
     return parts.netloc + path, parse_qs(parts.query)
 

@@ -1,0 +1,83 @@
+"""MiniWoB++ as a source of tasks for the web environment.
+
+    make_content   seed -> {"page": "click-test", "seed": 7}
+    start          serves the package's pages and opens the page with its seed
+    judge          the reward that the page has noted, from 0 to 1
+    plan           scripted solutions of click tasks
+
+The pages draw their problems from the seed, in the browser, so a task is the same on every machine. The
+instruction stands on the page itself. A page without scripts does nothing: Chromium is needed.
+
+The reward is the page's own, without its part for speed; what the page pays below nothing counts as nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from stepwell.config.base import Settings
+from stepwell.core import JSON, InputError
+from stepwell.envs.web.actions import WebAction
+from stepwell.envs.web.driver import PageDriver
+from stepwell.envs.web.miniwob.pages import list_pages, read_reward
+from stepwell.envs.web.miniwob.server import HOST, make_page_url, serve_pages
+from stepwell.envs.web.miniwob.solvers import plan_clicks
+from stepwell.envs.web.page import PageView
+from stepwell.envs.web.sources import TaskStart
+
+INSTRUCTION = "Do what the page asks for."
+VARIABLE = "STEPWELL_MINIWOB_PAGES"
+
+
+class MiniWobOptions(Settings):
+    """Which pages are played."""
+
+    pages: tuple[str, ...] = Field((), description="names of pages, such as click-test; empty: all 130")
+
+    @field_validator("pages")
+    @classmethod
+    def _check_pages(cls, pages: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in pages if name not in list_pages()]
+        if unknown:
+            raise ValueError(f"MiniWoB++ has no page {unknown[0]!r}; it has {', '.join(list_pages()[:5])}, …")
+        return pages
+
+
+class MiniWobSource:
+    """The suite of small pages."""
+
+    def __init__(self, options: MiniWobOptions | None = None) -> None:
+        named = tuple(os.environ.get(VARIABLE, "").replace(",", " ").split())
+        self.options = options or MiniWobOptions(pages=named)
+
+    def make_content(self, options: Any, seed: int) -> dict[str, JSON]:
+        """The task of a seed: seeds count through the pages, and then on with the next seed of each."""
+        pages = self.options.pages or list_pages()
+        return {
+            "source": "miniwob",
+            "page": pages[seed % len(pages)],
+            "seed": seed // len(pages),
+            "instruction": INSTRUCTION,
+        }
+
+    def start(self, content: Mapping[str, Any]) -> TaskStart:
+        """Serve the pages and begin at the task's."""
+        name, seed = content.get("page"), content.get("seed")
+        if name not in list_pages() or not isinstance(seed, int) or seed < 0:
+            raise InputError("a task of MiniWoB++ holds a known 'page' and a 'seed' of at least 0")
+        return TaskStart(make_page_url(str(name), seed), allowed_hosts=(HOST,), serve=serve_pages)
+
+    def judge(self, view: PageView, driver: PageDriver, answer: str) -> float:
+        """The reward of the page; 0 if the episode was not brought to its end."""
+        return max(0.0, read_reward(driver.raw_html()) or 0.0)
+
+    def plan(self, content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:
+        """The scripted solution of a click task."""
+        return plan_clicks(str(content.get("page")))
+
+    def close(self) -> None:
+        """Nothing is held: pages keep no state."""

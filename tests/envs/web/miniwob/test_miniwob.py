@@ -1,0 +1,142 @@
+"""MiniWoB++: pages are served with a seed and note their reward once; click tasks are solved by script."""
+
+from __future__ import annotations
+
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from stepwell.core import ConfigError, InputError
+from stepwell.envs.web.miniwob.pages import find_pages, list_pages, read_file, read_reward
+from stepwell.envs.web.miniwob.server import serve_pages
+from stepwell.envs.web.miniwob.solvers import CHOOSERS, plan_clicks
+from stepwell.envs.web.miniwob.source import MiniWobOptions, MiniWobSource
+from stepwell.envs.web.page import PageElement, PageView
+
+
+def make_view(text: str, *elements: tuple[str, str, str]) -> PageView:
+    items = tuple(PageElement(id, tag, said, {}, True) for id, tag, said in elements)
+    return PageView("http://miniwob.localhost/", "", "", text, items, ("",), 0)
+
+
+def test_the_suite_has_130_pages_and_seeds_count_through_them() -> None:
+    assert len(list_pages()) == 130
+    source = MiniWobSource(MiniWobOptions())
+    first, again = source.make_content(None, 3), source.make_content(None, 133)
+    assert (first["page"], first["seed"]) == (list_pages()[3], 0)
+    assert (again["page"], again["seed"]) == (list_pages()[3], 1)
+
+
+def test_only_known_pages_are_played() -> None:
+    with pytest.raises(ValidationError, match="no page 'click-moon'"):
+        MiniWobOptions(pages=("click-moon",))
+    source = MiniWobSource(MiniWobOptions(pages=("click-test",)))
+    assert source.make_content(None, 5) | {"seed": 5} == source.make_content(None, 5)
+    start = source.start({"page": "click-test", "seed": 5})
+    assert start.url == "http://miniwob.localhost/miniwob/click-test.html?seed=5"
+    assert list(start.allowed_hosts) == ["miniwob.localhost"]
+    for wrong in ({"page": "../core", "seed": 1}, {"page": "click-test", "seed": -1}, {"page": "click-test"}):
+        with pytest.raises(InputError, match="known 'page'"):
+            source.start(wrong)
+
+
+def test_a_page_with_a_seed_is_the_packages_page_and_a_script() -> None:
+    plain = (find_pages() / "miniwob/click-test.html").read_bytes()
+    assert read_file("/miniwob/click-test.html", None) == plain
+    seeded = read_file("/miniwob/click-test.html", "7")
+    assert seeded is not None and seeded.startswith(plain) and b"Math.seedrandom('7')" in seeded
+    assert read_file("/core/core.js", "7") == (find_pages() / "core/core.js").read_bytes()
+
+
+def test_a_path_or_a_seed_leads_nowhere_else() -> None:
+    assert read_file("/../__init__.py", None) is None
+    assert read_file("/miniwob", None) is None
+    with pytest.raises(InputError, match="whole number"):
+        read_file("/miniwob/click-test.html", "1');alert('")
+
+
+def test_the_server_sends_pages_and_404() -> None:
+    base = f"http://127.0.0.1:{serve_pages()}"
+    assert serve_pages() == serve_pages()
+    with urllib.request.urlopen(f"{base}/miniwob/click-test.html?seed=1") as answer:
+        assert answer.headers["content-type"] == "text/html" and b"seedrandom('1')" in answer.read()
+    for path in ("/miniwob/none.html", "/%2e%2e/__init__.py", "/miniwob/click-test.html?seed=x"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(base + path)
+
+
+@pytest.mark.parametrize(
+    ("html", "reward"),
+    [
+        ('<!DOCTYPE html><html data-reward="-1" data-reason="">', -1.0),
+        ('<html data-reward="0.5"><body>', 0.5),
+        ('<html><body><p data-reward="1">', None),
+        ('<html><body>&lt;html data-reward="1"&gt;', None),
+        ("", None),
+    ],
+)
+def test_the_reward_is_read_from_the_root_alone(html: str, reward: float | None) -> None:
+    assert read_reward(html) == reward
+
+
+def test_a_solver_clicks_what_the_page_names_and_then_exits() -> None:
+    choose = plan_clicks("click-checkboxes")
+    view = make_view(
+        "Select b, c and click Submit.",
+        ("1", "input", "a"), ("2", "input", "b"), ("3", "input", "c"), ("4", "button", "Submit"),
+    )  # fmt: skip
+    assert [choose(view).element for _ in range(3)] == ["2", "3", "4"]
+    assert choose(view).name == "exit"
+    assert plan_clicks("click-test")(make_view("The episode is over.", ("1", "button", "x"))).name == "exit"
+
+
+def test_a_task_without_a_solver_says_so() -> None:
+    with pytest.raises(ConfigError, match="no scripted solution of 'click-pie'"):
+        plan_clicks("click-pie")
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    chromium = pytest.importorskip("stepwell.envs.web.chromium")
+    pytest.importorskip("playwright")
+    if not shutil.which("chromium"):
+        pytest.skip("no Chromium is installed")
+    driver = chromium.ChromiumDriver(serve=serve_pages)
+    yield driver
+    driver.close()
+
+
+def play_page(driver: Any, page: str, seed: int) -> float:
+    source = MiniWobSource(MiniWobOptions(pages=(page,)))
+    content = source.make_content(None, seed)
+    start = source.start(content)
+    view = driver.open(start.url, headers=start.headers, allowed_hosts=start.allowed_hosts)
+    assert source.judge(view, driver, "") == 0.0
+    choose = source.plan(content)
+    for _ in range(20):
+        action = choose(view)
+        if action.name == "exit":
+            break
+        view = driver.act(action)
+    return source.judge(view, driver, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted(CHOOSERS))
+def test_click_tasks_are_solved_by_script(driver: Any, page: str) -> None:
+    assert [play_page(driver, page, seed) for seed in range(3)] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_page_and_another_seed_another(driver: Any) -> None:
+    source = MiniWobSource(MiniWobOptions(pages=("click-link",)))
+    texts = []
+    for seed in (1, 1, 2):
+        start = source.start(source.make_content(None, seed))
+        texts.append(driver.open(start.url, headers={}, allowed_hosts=start.allowed_hosts).text)
+    assert texts[0] == texts[1] != texts[2]
