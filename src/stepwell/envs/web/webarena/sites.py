@@ -43,9 +43,9 @@ class WebArenaSites(Settings):
         return url.rstrip("/")
 
     def list_hosts(self) -> tuple[str, ...]:
-        """Host names of all sites that have an address, each once."""
+        """Hosts, with their ports, of all sites that have an address, each once."""
         urls = [str(url) for url in self.model_dump().values() if url]
-        return tuple(dict.fromkeys(urlsplit(url).hostname or "" for url in urls))
+        return tuple(dict.fromkeys(urlsplit(url).netloc for url in urls))
 
 
 def fill_urls(text: str, sites: WebArenaSites | Mapping[str, str]) -> str:
