@@ -150,7 +150,7 @@ class _Terminal:
         if self._shows_image or not self._session.observation.text:
             from stepwell.cli.terminal_image import format_ansi_image
 
-            print(format_ansi_image(self._session.env.render()))
+            print(format_ansi_image(self._session.ask(lambda env: env.render())))
         else:
             print(self._session.observation.text)
         value = self._session.value()
@@ -170,7 +170,8 @@ class _Terminal:
             print(f"{ending} after {self._session.num_turns} turns, reward {self._session.total_reward:+.2f}")
 
     def _print_hint(self) -> None:
-        way = [] if self._session.is_over or not self._session.env.has_oracle else self._session.env.oracle()
+        is_known = not self._session.is_over and self._session.env.has_oracle
+        way = self._session.ask(lambda env: env.oracle()) if is_known else []
         print(f"shortest way: {', '.join(way)}" if way else "no hint: no solution is known from here")
 
     def _print_help(self) -> None:

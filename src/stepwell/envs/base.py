@@ -68,6 +68,7 @@ class Env(ABC):
     min_oracle_share: ClassVar[float] = 1.0  # share of tasks that the oracle must solve
     has_process: ClassVar[bool] = False  # whether effects report progress towards the goal
     tells_golden: ClassVar[bool] = False  # whether reset reports `golden_steps`, which costs an oracle's plan
+    waits: ClassVar[bool] = False  # whether it mostly waits (for a browser, a server): see `waiting.py`
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -180,29 +181,14 @@ class Env(ABC):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, JSON]]:
         """Start an episode: of `options["task"]`, or else of the task that `seed` makes."""
-        task = task_to_play(self, seed, options)
-        if self._limits is None:
-            actions = self.description.actions
-            self._limits = frozenset(actions.names), actions.max_per_turn, self.description.max_turns
-        self._task = None  # a failed begin leaves no half-started episode
-        self._is_over = True
+        task = self._prepare_episode(seed, options)
         self.begin(task, task.seed if seed is None else seed)
         self._task, self._is_over, self._num_turns = task, False, 0
-        return self.observe(), {"golden": self.golden_steps()} if self.tells_golden else {}
+        return self.observe(), self._describe_start()
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
         """Play one turn: `actions` in order until one ends the episode."""
-        limits = self._limits
-        if self._is_over or limits is None:
-            raise InputError(f"the episode of {self.name} is over; call reset before step")
-        names, max_per_turn, max_turns = limits
-        if isinstance(actions, str) or len(actions) > max_per_turn:
-            raise InputError(f"a turn takes a list of at most {max_per_turn} actions, got {actions!r}")
-        if names and not names.issuperset(actions):
-            known = ", ".join(self.description.actions.names)
-            raise InputError(f"unknown action in {list(actions)}; {self.name} knows {known}")
-        if actions:
-            self.begin_turn()
+        self._check_turn(actions)
         reward, process, num_actions, effect = 0.0, 0.0, 0, NOTHING
         for action in actions:
             effect = self.act(action)
@@ -211,15 +197,49 @@ class Env(ABC):
             num_actions += 1
             if effect.terminated or effect.truncated:
                 break
+        terminated, info = self._end_turn(effect, num_actions, process)
+        return self.observe(), reward, terminated, effect.truncated, info
+
+    def _prepare_episode(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
+        """The task to begin. There is no episode until it has begun: a failed begin leaves no half of one."""
+        task = task_to_play(self, seed, options)
+        if self._limits is None:
+            actions = self.description.actions
+            self._limits = frozenset(actions.names), actions.max_per_turn, self.description.max_turns
+        self._task = None
+        self._is_over = True
+        return task
+
+    def _describe_start(self) -> dict[str, JSON]:
+        """The info of a reset."""
+        return {"golden": self.golden_steps()} if self.tells_golden else {}
+
+    def _check_turn(self, actions: Sequence[str]) -> None:
+        """Refuse a turn that cannot be played; otherwise begin it."""
+        limits = self._limits
+        if self._is_over or limits is None:
+            raise InputError(f"the episode of {self.name} is over; call reset before step")
+        names, max_per_turn, _ = limits
+        if isinstance(actions, str) or len(actions) > max_per_turn:
+            raise InputError(f"a turn takes a list of at most {max_per_turn} actions, got {actions!r}")
+        if names and not names.issuperset(actions):
+            known = ", ".join(self.description.actions.names)
+            raise InputError(f"unknown action in {list(actions)}; {self.name} knows {known}")
+        if actions:
+            self.begin_turn()
+
+    def _end_turn(self, effect: Effect, num_actions: int, process: float) -> tuple[bool, dict[str, JSON]]:
+        """Count the turn; whether it terminated the episode, and its info."""
+        assert self._limits is not None
         self._num_turns += 1
-        terminated = effect.terminated or (self._num_turns >= max_turns and not effect.truncated)
+        terminated = effect.terminated or (self._num_turns >= self._limits[2] and not effect.truncated)
         self._is_over = terminated or effect.truncated
         info: dict[str, JSON] = {"success": effect.success, "num_actions": num_actions}
         if self.has_process:
             info["process"] = process
-        if actions and (result := self.result()):
+        if num_actions and (result := self.result()):
             info["result"] = result
-        return self.observe(), reward, terminated, effect.truncated, info
+        return terminated, info
 
     def __enter__(self) -> Self:
         return self

@@ -2,23 +2,38 @@
 
 An environment that raises yields a `Turn` with an `EnvError` (the cause attached) and is left out until
 its next reset. The same holds for one that calls `sys.exit`. Mistakes of the caller about the batch itself
-(an unknown index, more or fewer actions than indices) are raised at once. The environments run one after the
-other: a batch belongs to one thread at a time.
+(an unknown index, more or fewer actions than indices) are raised at once.
+
+The environments run one after the other in the caller's thread: a batch belongs to one thread at a time.
+Environments that wait (`Env.waits`) are stepped at once (`waiting.py`): a turn of the batch takes as long as
+its slowest environment, and calls on different environments may overlap. The turns are the same, in the same
+order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, as_completed
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from stepwell.config.base import Settings
-from stepwell.core import EnvError, InputError, Task
-from stepwell.core.text import clean_texts
+from stepwell.core import InputError, Task
 from stepwell.envs.base import Env
-from stepwell.envs.registry import make_env
+from stepwell.envs.registry import find_env_type, make_env
 from stepwell.envs.robots.base import RobotEnv
-from stepwell.envs.turns import Turn, play_turn, read_state
+from stepwell.envs.turns import (
+    Turn,
+    make_failed_turn,
+    note_failed_state,
+    play_turn,
+    read_state,
+    start_episode,
+)
+from stepwell.envs.waiting import WaitingEnvs, make_waiting_envs
+
+T = TypeVar("T")
 
 
 def _ignore_progress() -> None:
@@ -38,10 +53,17 @@ class EnvBatch:
         if size < 1:
             raise InputError(f"size of an EnvBatch must be at least 1, got {size}")
         self.name = name
-        self.envs: list[Env] = [make_env(name, options) for _ in range(size)]
-        for env in self.envs[1:]:
+        kind, make = find_env_type(name), partial(make_env, name, options)
+        self._waiting: WaitingEnvs | None = make_waiting_envs(kind, name, make, size) if kind.waits else None
+        self.envs: list[Env] = [make() for _ in range(size)] if self._waiting is None else self._waiting.envs
+        for env in self.envs[1:] if self._waiting is None else ():
             if isinstance(env, RobotEnv):
                 env.share(self.envs[0])
+
+    @property
+    def waits(self) -> bool:
+        """Whether its environments wait, so that they are stepped at once."""
+        return self._waiting is not None
 
     def reset(
         self,
@@ -57,17 +79,15 @@ class EnvBatch:
         `progress` is called after each environment, here and in `step`.
         """
         indices = range(len(tasks)) if indices is None else indices
+        if self._waiting is not None:
+            return _collect_turns(self.start_reset(tasks, indices, seeds, with_state=with_state), progress)
         self._check_indices(indices, len(tasks), "tasks")
-        if seeds is not None and len(seeds) != len(tasks):
-            raise InputError(f"{len(seeds)} seeds for {len(tasks)} tasks")
         turns = []
-        for position, (index, task) in enumerate(zip(indices, tasks, strict=True)):
+        for index, task, seed in zip(indices, tasks, _fill_seeds(seeds, len(tasks)), strict=True):
             try:
-                seed = None if seeds is None else seeds[position]
-                observation, info = self.envs[index].reset(seed=seed, options={"task": task})
-                turns.append(Turn(observation, info=clean_texts(info)))
+                turns.append(start_episode(self.envs[index], task, seed))
             except (Exception, SystemExit) as error:
-                turns.append(self._describe_failure(index, error))
+                turns.append(make_failed_turn(self.name, index, error))
             progress()
         if with_state:
             self._add_states(indices, turns)
@@ -82,17 +102,50 @@ class EnvBatch:
         progress: Callable[[], None] = _ignore_progress,
     ) -> list[Turn]:
         """One turn in each of the environments of `indices`: names of actions, or a chunk of a robot's."""
+        if self._waiting is not None:
+            return _collect_turns(self.start_step(indices, actions, with_state=with_state), progress)
         self._check_indices(indices, len(actions), "action lists")
         turns = []
         for index, acts in zip(indices, actions, strict=True):
             try:
                 turns.append(play_turn(self.envs[index], acts))
             except (Exception, SystemExit) as error:
-                turns.append(self._describe_failure(index, error))
+                turns.append(make_failed_turn(self.name, index, error))
             progress()
         if with_state:
             self._add_states(indices, turns)
         return turns
+
+    def start_reset(
+        self,
+        tasks: Sequence[Task],
+        indices: Sequence[int],
+        seeds: Sequence[int] | None = None,
+        *,
+        with_state: bool = False,
+    ) -> list[Future[Turn]]:
+        """As `reset`, of environments that wait, without waiting for them."""
+        assert self._waiting is not None, f"{self.name} does not wait"
+        self._check_indices(indices, len(tasks), "tasks")
+        return [
+            self._waiting.start_reset(index, task, seed, with_state)
+            for index, task, seed in zip(indices, tasks, _fill_seeds(seeds, len(tasks)), strict=True)
+        ]
+
+    def start_step(
+        self, indices: Sequence[int], actions: Sequence[Any], *, with_state: bool = False
+    ) -> list[Future[Turn]]:
+        """As `step`, of environments that wait, without waiting for them."""
+        assert self._waiting is not None, f"{self.name} does not wait"
+        self._check_indices(indices, len(actions), "action lists")
+        return [
+            self._waiting.start_step(index, acts, with_state)
+            for index, acts in zip(indices, actions, strict=True)
+        ]
+
+    def ask(self, index: int, question: Callable[[Any], T]) -> T:
+        """The answer of one environment to anything but a turn, asked in the thread where it lives."""
+        return question(self.envs[index]) if self._waiting is None else self._waiting.ask(index, question)
 
     def _add_states(self, indices: Sequence[int], turns: Sequence[Turn]) -> None:
         for index, turn in zip(indices, turns, strict=True):
@@ -101,11 +154,13 @@ class EnvBatch:
             try:
                 turn.state = read_state(self.envs[index])
             except (Exception, SystemExit) as error:
-                turn.error = EnvError(f"{self.name}: state() raised {type(error).__name__}: {error}")
-                turn.error.__cause__ = error
+                note_failed_state(turn, self.name, error)
 
     def close(self) -> None:
         """Close every environment."""
+        if self._waiting is not None:
+            self._waiting.close()
+            return
         for env in self.envs:
             env.close()
 
@@ -117,11 +172,6 @@ class EnvBatch:
         if len(set(indices)) != len(indices):
             raise InputError(f"each environment takes one turn at a time, got indices {list(indices)}")
 
-    def _describe_failure(self, index: int, error: BaseException) -> Turn:
-        problem = EnvError(f"{self.name} (environment {index}) raised {type(error).__name__}: {error}")
-        problem.__cause__ = error
-        return Turn(error=problem)
-
     def __enter__(self) -> Self:
         return self
 
@@ -129,3 +179,16 @@ class EnvBatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _fill_seeds(seeds: Sequence[int] | None, count: int) -> Sequence[int | None]:
+    if seeds is not None and len(seeds) != count:
+        raise InputError(f"{len(seeds)} seeds for {count} tasks")
+    return [None] * count if seeds is None else seeds
+
+
+def _collect_turns(futures: Sequence[Future[Turn]], progress: Callable[[], None]) -> list[Turn]:
+    """The turns in order, once all are there."""
+    for _ in as_completed(futures):
+        progress()
+    return [future.result() for future in futures]

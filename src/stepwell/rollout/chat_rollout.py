@@ -4,8 +4,9 @@
             │          └── until the episode is over ◄─┘            │
             └────────── every environment, until no job is left ◄───┘
 
-Environments are stepped in one thread, beside the calls. An episode that fails because of the system (a call
-without an answer, an environment that raises) is played again, up to `retries` times, after the waiting jobs.
+Environments are stepped in one thread, beside the calls; those that wait, all at once. An episode that fails
+because of the system (a call without an answer, an environment that raises) is played again, up to `retries`
+times, after the waiting jobs.
 
 Invariants
 * Every job ends once: in `RolloutResult.trajectories`, or in `failures` when its retries are used up.
@@ -20,9 +21,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from stepwell.core import ContextLengthError, EngineError, InfraError, SamplingParams, Status, Trajectory
+from stepwell.envs.async_batch import AsyncEnvBatch
 from stepwell.envs.batch import EnvBatch
 from stepwell.rollout.chat_model import ChatModel
 from stepwell.rollout.chat_player import ChatPlayer
@@ -31,7 +32,6 @@ from stepwell.rollout.jobs import Job, RolloutResult
 
 MIN_IN_A_ROW = 8
 """A rollout gives up after so many failed episodes in a row; never before twice its environments."""
-T = TypeVar("T")
 
 
 class ChatRollout:
@@ -40,6 +40,7 @@ class ChatRollout:
     def __init__(self, envs: EnvBatch, player: ChatPlayer, model: ChatModel) -> None:
         self.envs, self.player, self.model = envs, player, model
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stepwell-envs")
+        self._places = AsyncEnvBatch(envs, self._thread)
         self._in_a_row = 0
 
     async def run(
@@ -93,9 +94,7 @@ class ChatRollout:
         started = time.perf_counter()
         with_state = self.player.needs_state
         seeds = [job.seed % 2**32]
-        (turn,) = await self._run_in_thread(
-            lambda: self.envs.reset([job.task], [place], seeds, with_state=with_state)
-        )
+        (turn,) = await self._places.reset([job.task], [place], seeds, with_state=with_state)
         episode = self.player.begin_episode(place, job, turn)
         while episode.status is None:
             await self._play_turn(episode, params)
@@ -117,10 +116,5 @@ class ChatRollout:
             return
         read = self.player.read_reply(reply)
         place, with_state = episode.place, self.player.needs_state
-        (turn,) = await self._run_in_thread(
-            lambda: self.envs.step([place], [read.actions], with_state=with_state)
-        )
+        (turn,) = await self._places.step([place], [read.actions], with_state=with_state)
         self.player.record_step(episode, request, reply, read, turn)
-
-    async def _run_in_thread(self, play_waiting_jobs: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, play_waiting_jobs)

@@ -31,6 +31,7 @@ from stepwell.core import (
 )
 from stepwell.core.versions import VersionSpan
 from stepwell.envs.base import Env
+from stepwell.envs.batch import EnvBatch
 from stepwell.rollout.episodes import Rollout
 from stepwell.rollout.jobs import Job
 
@@ -42,16 +43,17 @@ class OracleSampler:
 
     def __init__(
         self,
-        envs: Sequence[Env],
+        envs: EnvBatch,
         agent: Agent,
         encode: Callable[[str], Sequence[int]],
         end_id: int,
         *,
         noise: float = 0.0,
     ) -> None:
-        if not envs[0].has_oracle:
+        first = envs.envs[0]
+        if not first.has_oracle:
             raise ConfigError(
-                f"warm_start.num_demos: {envs[0].name} has no oracle to demonstrate; set it to 0, or give "
+                f"warm_start.num_demos: {first.name} has no oracle to demonstrate; set it to 0, or give "
                 "the environment an oracle()"
             )
         self._envs, self._agent, self._noise = envs, agent, noise
@@ -63,10 +65,9 @@ class OracleSampler:
 
     def _answer_request(self, request: Request) -> Sampled:
         assert request.conversation is not None and request.params.seed is not None
-        env = self._envs[int(request.conversation)]
-        text = request.demonstration
+        rng, text = np.random.default_rng(request.params.seed), request.demonstration
         if text is None:
-            text = self._write_reply(env, np.random.default_rng(request.params.seed))
+            text = self._envs.ask(int(request.conversation), lambda env: self._write_reply(env, rng))
         ids = np.array([*self._encode(text), self._end_id], dtype=np.int32)
         sampling = Sampling(seed=request.params.seed, finish_reason=FinishReason.GIVEN)
         return Sampled(TokenAction(ids, text), _NO_LOGPROBS, sampling, VersionSpan.at(0))

@@ -40,6 +40,10 @@ class HeartbeatPage:
         """Note that the work goes on."""
         self._values[_PROGRESS] = time.monotonic()
 
+    def show_calls(self, num_calls: int, progress_s: float) -> None:
+        """Note how many calls there are, and the time of the last progress."""
+        self._values[_PROGRESS], self._values[_CALLS] = progress_s, num_calls
+
     def begin_call(self) -> None:
         """Count one more call."""
         self.note_progress()
@@ -71,6 +75,36 @@ class HeartbeatPage:
         """Unmap the page."""
         self._values.release()
         self._page.close()
+
+
+class CallWatch:
+    """Calls that are answered at once: the page shows the progress of the one without any for longest.
+
+    So a call that is stuck is found although others go on.
+    """
+
+    def __init__(self, page: HeartbeatPage) -> None:
+        self._page = page
+        self._progress_s: dict[int, float] = {}
+
+    def begin_call(self, call: int) -> None:
+        """Note that a call began."""
+        self._progress_s[call] = time.monotonic()
+        self._show_calls()
+
+    def note_progress(self, call: int) -> None:
+        """Note that the work of a call goes on."""
+        if call in self._progress_s:
+            self.begin_call(call)
+
+    def end_call(self, call: int) -> None:
+        """Forget a call that is answered."""
+        del self._progress_s[call]
+        self._show_calls()
+
+    def _show_calls(self) -> None:
+        oldest_s = min(self._progress_s.values(), default=time.monotonic())
+        self._page.show_calls(len(self._progress_s), oldest_s)
 
 
 def start_heartbeat(page: HeartbeatPage, heartbeat_s: float) -> None:

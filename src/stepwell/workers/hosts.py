@@ -1,6 +1,7 @@
 """How a worker answers a frame: with the environments of a simulator, or the engine of a generator.
 
-    simulator   reset, step              one after the other, in order of arrival
+    simulator   reset, step              one after the other, in order of arrival; environments that wait:
+                                         many calls at once, one turn at a time in each environment
     generator   generate, forget         many at once, as the engine batches them
                 load_weights             in order, while pending requests continue if the engine can
 
@@ -12,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from stepwell.core import JSON, ConfigError, InputError, Request, Sampled
 from stepwell.core.frames import Frame
 from stepwell.core.user_objects import find_object
+from stepwell.envs.async_batch import AsyncEnvBatch
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.codecs import (
     pack_samples,
@@ -45,16 +48,31 @@ class Engine(Protocol):
 class SimulatorHost:
     """Hosts environment batches."""
 
-    def __init__(self, settings: dict[str, Any], progress: Progress) -> None:
+    def __init__(self, settings: dict[str, Any]) -> None:
         self._with_state = bool(settings["with_state"])
-        self._progress = progress
         self._batches = [
             EnvBatch(settings["env"], settings["options"], settings["batch_size"])
             for _ in range(settings["num_batches"])
         ]
+        self._async_batches = [AsyncEnvBatch(batch) for batch in self._batches]
 
-    def answer_call(self, frame: Frame) -> Frame:
+    @property
+    def waits(self) -> bool:
+        """Whether its environments wait: then calls are to be awaited, many at once."""
+        return self._batches[0].waits
+
+    def answer_call(self, frame: Frame, progress: Progress) -> Frame:
         """The answer to a call. Errors are raised."""
+        play = self._read_call(frame, self._batches)
+        return Frame("turns", *pack_turns(play(with_state=self._with_state, progress=progress)))
+
+    async def answer_waiting_call(self, frame: Frame, progress: Progress) -> Frame:
+        """The answer to a call, of environments that wait. Errors are raised."""
+        play = self._read_call(frame, self._async_batches)
+        return Frame("turns", *pack_turns(await play(with_state=self._with_state, progress=progress)))
+
+    def _read_call(self, frame: Frame, batches: Sequence[Any]) -> Callable[..., Any]:
+        """The method of a batch that a frame calls, with its arguments."""
         header = frame.header
         number, places = header.get("batch"), header.get("places")
         if type(number) is not int or not isinstance(places, list):
@@ -65,18 +83,12 @@ class SimulatorHost:
             check_places(number, places, len(tasks), len(self._batches), size)
             if len(seeds) != len(tasks):
                 raise InputError(f"{len(seeds)} seeds for {len(tasks)} tasks")
-            turns = self._batches[number].reset(
-                tasks, places, seeds, with_state=self._with_state, progress=self._progress
-            )
-        elif frame.op == "step":
+            return partial(batches[number].reset, tasks, places, seeds)
+        if frame.op == "step":
             actions = unpack_actions(header, frame.arrays)
             check_places(number, places, len(actions), len(self._batches), size)
-            turns = self._batches[number].step(
-                places, actions, with_state=self._with_state, progress=self._progress
-            )
-        else:
-            raise InputError(f"a simulator knows reset and step, not {frame.op!r}")
-        return Frame("turns", *pack_turns(turns))
+            return partial(batches[number].step, places, actions)
+        raise InputError(f"a simulator knows reset and step, not {frame.op!r}")
 
     def close(self) -> None:
         """Close every environment."""

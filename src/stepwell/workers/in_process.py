@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from stepwell.core import Request, Sampled, Task
+from stepwell.envs.async_batch import AsyncEnvBatch
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.turns import Turn
 from stepwell.workers.contracts import WorkerHealth
@@ -48,7 +49,7 @@ class _LocalWorker:
 
 
 class LocalSimulator(_LocalWorker):
-    """Environment batches, stepped by one thread."""
+    """Environment batches, stepped by one thread. Environments that wait are stepped at once."""
 
     def __init__(
         self,
@@ -62,23 +63,21 @@ class LocalSimulator(_LocalWorker):
     ) -> None:
         super().__init__(name)
         self.num_batches, self.batch_size, self._with_state = num_batches, batch_size, with_state
-        self._batches = [EnvBatch(env_name, options, batch_size) for _ in range(num_batches)]
+        self._batches = [
+            AsyncEnvBatch(EnvBatch(env_name, options, batch_size), self._thread) for _ in range(num_batches)
+        ]
 
     async def reset(
         self, batch: int, places: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int]
     ) -> list[Turn]:
-        envs = self._batches[batch]
-        return await self._run_in_thread(
-            lambda: envs.reset(tasks, places, seeds, with_state=self._with_state)
-        )
+        return await self._batches[batch].reset(tasks, places, seeds, with_state=self._with_state)
 
     async def step(self, batch: int, places: Sequence[int], actions: Sequence[Any]) -> list[Turn]:
-        envs = self._batches[batch]
-        return await self._run_in_thread(lambda: envs.step(places, actions, with_state=self._with_state))
+        return await self._batches[batch].step(places, actions, with_state=self._with_state)
 
     async def close(self) -> None:
         for envs in self._batches:
-            await self._run_in_thread(envs.close)
+            await self._run_in_thread(envs.batch.close)
         self._batches = []
         self._thread.shutdown()
 

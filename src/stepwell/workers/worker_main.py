@@ -3,6 +3,7 @@
     python -m stepwell.workers.worker_main SOCKET PAGE HEARTBEAT_S     two open descriptors
 
     simulator   receive ─► answer ─► send           one thread, so that steps need no switch between threads
+                receive ─► task per call ─► send    an event loop, if the environments wait
     generator   receive ─► task per call ─► send    an event loop, which the engine's batcher needs
 
 Invariants
@@ -19,7 +20,7 @@ import faulthandler
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -27,14 +28,17 @@ from stepwell.core import ConfigError, StepwellError
 from stepwell.core.child_process import end_process_group, end_with_parent
 from stepwell.core.frames import Frame
 from stepwell.envs.codecs import pack_error
-from stepwell.workers.heartbeat import HeartbeatPage, start_heartbeat
+from stepwell.workers.heartbeat import CallWatch, HeartbeatPage, start_heartbeat
 from stepwell.workers.hosts import GeneratorHost, SimulatorHost, build_engine
 from stepwell.workers.shared_link import Link
 
 
 def serve_simulator(link: Link, heartbeat: HeartbeatPage, call: int, settings: dict[str, Any]) -> None:
     """Build the environments and step them until the parent closes the link."""
-    host = _build_or_report(link, call, partial(SimulatorHost, settings, heartbeat.note_progress))
+    host = _build_or_report(link, call, partial(SimulatorHost, settings))
+    if host is not None and host.waits:
+        asyncio.run(_serve_waiting(link, heartbeat, host))
+        return
     while host is not None:
         frames = link.receive()
         if frames is None:
@@ -43,7 +47,7 @@ def serve_simulator(link: Link, heartbeat: HeartbeatPage, call: int, settings: d
         for call, frame in frames:
             heartbeat.begin_call()
             try:
-                answer = host.answer_call(frame)
+                answer = host.answer_call(frame, heartbeat.note_progress)
             except (Exception, SystemExit) as error:  # `sys.exit` must not end it
                 answer = make_error_frame(error)
             heartbeat.end_call()
@@ -55,13 +59,10 @@ async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, setti
     engine = _build_or_report(link, call, partial(build_engine, settings["factory"], settings["settings"]))
     if engine is None:
         return
-    host, tasks, over = (
-        GeneratorHost(engine, heartbeat.note_progress),
-        set[asyncio.Task[None]](),
-        asyncio.Event(),
-    )
+    host = GeneratorHost(engine, heartbeat.note_progress)
 
     async def answer_call(call: int, frame: Frame) -> None:
+        heartbeat.begin_call()
         try:
             answer = await host.answer_call(frame)
         except Exception as error:
@@ -69,20 +70,43 @@ async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, setti
         heartbeat.end_call()
         _send_answer(link, call, answer)
 
+    await _serve_calls(link, answer_call)
+    end_process_group()  # nobody waits for pending requests any more
+
+
+async def _serve_waiting(link: Link, heartbeat: HeartbeatPage, host: SimulatorHost) -> None:
+    """Step environments that wait until the parent closes the link."""
+    watch = CallWatch(heartbeat)
+
+    async def answer_call(call: int, frame: Frame) -> None:
+        watch.begin_call(call)
+        try:
+            answer = await host.answer_waiting_call(frame, partial(watch.note_progress, call))
+        except Exception as error:
+            answer = make_error_frame(error)
+        watch.end_call(call)
+        _send_answer(link, call, answer)
+
+    await _serve_calls(link, answer_call)
+    host.close()
+
+
+async def _serve_calls(link: Link, answer_call: Callable[[int, Frame], Coroutine[Any, Any, None]]) -> None:
+    """Answer calls, each in a task of its own, until the parent closes the link."""
+    tasks, over = set[asyncio.Task[None]](), asyncio.Event()
+
     def on_readable() -> None:
         frames = link.receive()
         if frames is None:
             over.set()
             return
         for call, frame in frames:
-            heartbeat.begin_call()
             task = asyncio.create_task(answer_call(call, frame))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
     asyncio.get_running_loop().add_reader(link.socket, on_readable)
     await over.wait()
-    end_process_group()  # nobody waits for pending requests any more
 
 
 def make_error_frame(error: BaseException) -> Frame:

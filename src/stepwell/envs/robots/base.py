@@ -123,6 +123,7 @@ class RobotEnv(ABC):
     Options: ClassVar[type[Settings]]
     is_robot: ClassVar[bool] = True
     is_deterministic: ClassVar[bool] = True
+    waits: ClassVar[bool] = False  # as in `Env`
     # instance attributes, because options may change them
     has_process: bool = True  # whether the simulator has its own reward
     has_oracle: bool = True

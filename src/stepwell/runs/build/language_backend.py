@@ -249,7 +249,7 @@ class LanguageBackend:
         """The oracle's episodes; `noise` is the share of its actions that are random."""
         envs = self.resources.envs
         encode = partial(self.tokenizer.encode, add_special_tokens=False)
-        sampler = OracleSampler(envs.envs, self.agent, encode, self.renderer.end_ids[0], noise=noise)
+        sampler = OracleSampler(envs, self.agent, encode, self.renderer.end_ids[0], noise=noise)
         player = self._make_player(self.resources.demonstrated_parts)
         return demonstrate(Rollout(envs, player, sampler), tasks, seed)
 

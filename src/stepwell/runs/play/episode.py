@@ -16,11 +16,11 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from stepwell.agents import Agent, PastTurn, Reply
 from stepwell.config.run import RunConfig
@@ -30,6 +30,8 @@ from stepwell.rewards import StepOutcome, compute_step_parts, load_own_parts
 
 if TYPE_CHECKING:
     from stepwell.runs.play.agent import Pilot
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,9 @@ class PlaySession:
     def act(self, actions: Sequence[str]) -> PlayedTurn:
         """Play a person's turn."""
         self._refuse_after_end()
-        before = self.env.state()
+        before = self.ask(_read_truth)
         turn = self._step_env(actions)
-        after = self.env.state()
+        after = self.ask(_read_truth)
         form = self.agent.form
         text = self.agent.write(actions, observation=before.get(form, ""), prediction=after.get(form, ""))
         if self.pilot is not None:
@@ -90,14 +92,18 @@ class PlaySession:
         self._refuse_after_end()
         if self.pilot is None:
             raise InputError("there is no agent here; give one with --run RUN or --model MODEL")
-        before = self.env.state()
+        before = self.ask(_read_truth)
         text = self.pilot.answer()
         turn = self._step_env(self.agent.read(text).actions)
-        return self._finish_turn("agent", text, before, turn, self.env.state())
+        return self._finish_turn("agent", text, before, turn, self.ask(_read_truth))
 
     def value(self) -> float | None:
         """The critic's value of the current state, if there is a critic."""
         return None if self.pilot is None or self.is_over else self.pilot.value()
+
+    def ask(self, question: Callable[[Any], T]) -> T:
+        """The answer of the environment to anything but a turn."""
+        return self._batch.ask(0, question)
 
     def close(self) -> None:
         self._batch.close()
@@ -179,6 +185,11 @@ class PlaySession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _read_truth(env: Any) -> dict[StateForm, str]:
+    state: dict[StateForm, str] = env.state()
+    return state
 
 
 def open_pilot(model: str | Path, config: RunConfig, temperature: float = 0.0) -> Pilot:

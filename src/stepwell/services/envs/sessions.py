@@ -21,9 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
 import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,8 +31,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from stepwell.config.env_service import EnvServiceConfig
-from stepwell.core import EnvError
-from stepwell.envs.robots.cameras import close_studios
+from stepwell.envs.env_thread import EnvThread
 from stepwell.envs.turns import Turn
 from stepwell.services.errors import ErrorKind, ServiceError
 
@@ -43,42 +40,21 @@ _log = logging.getLogger(__name__)
 _MAX_CHECK_S = 5.0
 
 
-class EnvThread:
-    """One thread that runs jobs in order. A daemon: a hanging one does not keep the process alive."""
+class SessionThread(EnvThread):
+    """A thread of sessions. `owner` is the caller of its current or last job."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.num_sessions = number, 0
-        self.owner = ""  # the caller of the current or last job
-        self._on_end: Callable[[], None] | None = None
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any], str] | None]
-        self._jobs = queue.SimpleQueue()
-        threading.Thread(target=self._run_jobs, name=f"stepwell-envs-{number}", daemon=True).start()
+        super().__init__(f"stepwell-envs-{number}")
+        self.number, self.num_sessions, self.owner = number, 0, ""
 
-    def submit(self, do: Callable[[], T], owner: str) -> Future[T]:
+    def submit_for(self, owner: str, do: Callable[[], T]) -> Future[T]:
         """Run a job for a caller, after the jobs submitted before."""
-        future: Future[T] = Future()
-        self._jobs.put((future, do, owner))
-        return future
 
-    def stop(self, on_end: Callable[[], None] | None = None) -> None:
-        """End after the waiting jobs. `on_end` is then called in this thread."""
-        self._on_end = on_end
-        self._jobs.put(None)
+        def run() -> T:
+            self.owner = owner
+            return do()
 
-    def _run_jobs(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            future, do, self.owner = job
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(do())
-            except SystemExit as error:  # would end the event loop that receives it
-                future.set_exception(EnvError(f"the environment called sys.exit({error})"))
-            except BaseException as error:  # whatever it is, it goes to the caller
-                future.set_exception(error)
-        close_studios()
-        if self._on_end is not None:
-            self._on_end()
+        return self.submit(run)
 
 
 @dataclass(slots=True)
@@ -89,7 +65,7 @@ class EnvSession:
     owner: str
     env_name: str
     env: Any
-    thread: EnvThread
+    thread: SessionThread
     last_used_s: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     num_turns: int = 0
@@ -104,7 +80,7 @@ class EnvSessions:
         self._config, self._clock = config, clock
         self._open: dict[str, EnvSession] = {}
         self._num_opening: dict[str, int] = {}
-        self._threads = [EnvThread(number) for number in range(config.num_threads)]
+        self._threads = [SessionThread(number) for number in range(config.num_threads)]
         self._watcher: asyncio.Task[None] | None = None
         self._stuck: Counter[str] = Counter()  # threads that hang, by caller
         self.num_expired = 0
@@ -226,12 +202,12 @@ class EnvSessions:
             except Exception:
                 _log.exception("closing %s failed", session.env_name)
 
-    async def run_in_thread(self, thread: EnvThread | None, do: Callable[[], T], owner: str) -> T:
+    async def run_in_thread(self, thread: SessionThread | None, do: Callable[[], T], owner: str) -> T:
         """Run something in a thread (None: the least busy one). A call that hangs abandons the thread."""
         if thread is None:
             self._check_stuck(owner)
         thread = thread or min(self._threads, key=lambda thread: thread.num_sessions)
-        future = asyncio.wrap_future(thread.submit(do, owner))
+        future = asyncio.wrap_future(thread.submit_for(owner, do))
         try:
             async with asyncio.timeout(self._config.call_timeout_s):
                 return await asyncio.shield(future)
@@ -244,13 +220,13 @@ class EnvSessions:
                 f"the environment took longer than call_timeout_s ({self._config.call_timeout_s:g} s)",
             ) from None
 
-    def _abandon_thread(self, thread: EnvThread) -> None:
+    def _abandon_thread(self, thread: SessionThread) -> None:
         if self._threads[thread.number] is not thread:
             return  # another call noticed it first
         owner, loop = thread.owner, asyncio.get_running_loop()
         self._stuck[owner] += 1
         _log.error("a call in thread %d takes too long; the thread is abandoned", thread.number)
-        self._threads[thread.number] = EnvThread(thread.number)
+        self._threads[thread.number] = SessionThread(thread.number)
         thread.stop(partial(_call_in_loop, loop, partial(self._release_stuck, owner)))
         for session in [session for session in self._open.values() if session.thread is thread]:
             session.is_closed = True
