@@ -1,0 +1,103 @@
+"""What all pages share: head, bar with links and search, notice, and the pages every site has.
+
+A visitor without an episode keeps a snapshot by a cookie, which belongs to one host. Links from site to
+site therefore carry the visitor's number, and only for visitors.
+"""
+
+from __future__ import annotations
+
+from stepwell.envs.web.sites.markup import Html, add_query, bullet_list, field, form, join, link, tag
+from stepwell.envs.web.sites.style import write_style
+from stepwell.envs.web.sites.visit import (
+    Answer,
+    PageBody,
+    PageError,
+    PageRoute,
+    Redirect,
+    Site,
+    Visit,
+    page,
+    take_notice,
+)
+
+ABOUT = {
+    "shop": "Shop: buy things",
+    "admin": "Admin: run the shop",
+    "forum": "Forum: posts and comments",
+    "code": "Code: projects, issues, merge requests",
+    "map": "Map: places and routes",
+}
+
+
+def write_document(site: Site, visit: Visit, body: PageBody) -> str:
+    """A whole page."""
+    user, notice = visit.user, take_notice(visit.db)
+    entry = link(f"Log out {user}", "/logout") if user else link("Log in", "/login")
+    bar = tag(
+        "header",
+        link(site.title, "/", class_="home"),
+        [link(text, href) for text, href in site.links],
+        link("Sites", "/sites"),
+        entry,
+        form("/search", "Search", field("", "q", visit.query.get("q", "")), method="get"),
+    )
+    main = tag(
+        "main",
+        tag("p", notice, class_="notice") if notice else None,
+        tag("h1", body.title),
+        [block for block in body.blocks if block],
+    )
+    head = join(
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width"),
+        tag("title", f"{body.title} - {site.title}"),
+        tag("style", Html(write_style(site.name))),
+    )
+    return f"<!doctype html><html lang=en><head>{head}</head><body>{join(bar, main)}</body></html>"
+
+
+def show_login(visit: Visit) -> Answer:
+    """The log-in form."""
+    return page(
+        "Log in",
+        form("/login", "Log in", field("Name", "name"), field("Password", "password", kind="password")),
+    )
+
+
+def log_in(visit: Visit) -> Answer:
+    """Log a person in whose password is right; the admin site is for its staff alone."""
+    name, password = visit.read_text("name"), visit.read_text("password")
+    known = visit.find_value("SELECT password FROM people WHERE name = ?", name)
+    staff = visit.find_value("SELECT is_staff FROM people WHERE name = ?", name)
+    if known != password or (visit.site == "admin" and not staff):
+        raise PageError(403, "Name or password is wrong.")
+    visit.log_in(name)
+    return Redirect("/", f"Welcome {name}.")
+
+
+def log_out(visit: Visit) -> Answer:
+    """Log out."""
+    visit.log_in("")
+    return Redirect("/", "You are logged out.")
+
+
+def show_sites(visit: Visit) -> Answer:
+    """Links to all sites, each opened as this visitor."""
+    return page("Sites", bullet_list([link(text, f"/sites/{name}") for name, text in ABOUT.items()]))
+
+
+def go_to_site(visit: Visit, name: str) -> Answer:
+    """To another site, on the same port."""
+    if name not in ABOUT:
+        raise PageError(404, "There is no such site.")
+    port = visit.query.get(":port", "")
+    return Redirect(add_query(f"http://{name}.localhost{port}/", {}, visit=visit.query.get(":visit", "")))
+
+
+COMMON_ROUTES = (
+    PageRoute("GET", "/login", show_login),
+    PageRoute("POST", "/login", log_in),
+    PageRoute("GET", "/logout", log_out),
+    PageRoute("GET", "/sites", show_sites),
+    PageRoute("GET", "/sites/{name}", go_to_site),
+)

@@ -1,0 +1,75 @@
+"""The own web as a source of tasks for the web environment.
+
+Hosts are shared by all environments of a process, one per world and size: an episode is only a snapshot.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stepwell.core import JSON, InputError
+from stepwell.envs.web.actions import WebAction
+from stepwell.envs.web.driver import PageDriver
+from stepwell.envs.web.page import PageView
+from stepwell.envs.web.sites.host import Episode, SiteHost
+from stepwell.envs.web.sites.tasks import check_task, find_template, make_site_task, plan_task
+from stepwell.envs.web.sources import TaskStart
+
+ALLOWED_HOSTS = ("*.localhost",)
+_HOSTS: dict[tuple[int, str], SiteHost] = {}
+_LOCK = threading.Lock()
+
+
+def find_host(world: int, size: Any) -> SiteHost:
+    """This process's host of a world."""
+    with _LOCK:
+        if (world, size) not in _HOSTS:
+            _HOSTS[world, size] = SiteHost(world, size)
+        return _HOSTS[world, size]
+
+
+class SitesSource:
+    """Tasks of the five sites; one object plays one episode at a time."""
+
+    def __init__(self) -> None:
+        self._content: Mapping[str, Any] = {}
+        self._episode: Episode | None = None
+
+    def make_content(self, options: Any, seed: int) -> dict[str, JSON]:
+        """The task of a seed; options may name `size`, `sites`, `kinds` and `world`."""
+        return make_site_task(
+            seed,
+            getattr(options, "size", "tiny"),
+            sites=getattr(options, "sites", None) or (),
+            kinds=getattr(options, "kinds", None) or (),
+            world=getattr(options, "world", 0),
+        )
+
+    def start(self, content: Mapping[str, Any]) -> TaskStart:
+        """A fresh snapshot, with the person of the task logged in."""
+        self.close()
+        template = find_template(content)
+        host = find_host(int(content["world"]), content["size"])
+        self._content, self._episode = content, host.open_episode()
+        self._episode.log_in(template.site, template.user(host.size))
+        return TaskStart(
+            str(content["start_url"]), self._episode.headers, ALLOWED_HOSTS, app=host.app, serve=host.serve
+        )
+
+    def judge(self, view: PageView, driver: PageDriver, answer: str) -> float:
+        """1 if the started task is solved."""
+        if self._episode is None:
+            raise InputError("no task is started: call start() first")
+        return float(check_task(self._content, view=view, episode=self._episode, answer=answer))
+
+    def plan(self, content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:
+        """The scripted oracle."""
+        return plan_task(content)
+
+    def close(self) -> None:
+        """Forget the snapshot."""
+        if self._episode is not None:
+            self._episode.close()
+            self._episode = None

@@ -1,0 +1,165 @@
+"""Tasks of the own web: drawn from templates, checked over page, address and database, solved by script.
+
+A task is solved when the agent exits with the right answer (information), at the right address (navigation),
+with exactly the wanted change (content), or by saying that it cannot be done (unachievable). In all cases
+nothing else in the database may have changed.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from stepwell.core.errors import InputError
+from stepwell.envs.web.actions import WebAction
+from stepwell.envs.web.page import PageView
+from stepwell.envs.web.sites.database import add_route_functions, build_world, find_changes, open_copy
+from stepwell.envs.web.sites.host import Episode
+from stepwell.envs.web.sites.templates import TEMPLATES
+from stepwell.envs.web.sites.templates.steps import NOT_POSSIBLE, PlanPlayer
+from stepwell.envs.web.sites.templates.template import (
+    MAX_DRAWS,
+    SPLITS,
+    TaskSplit,
+    TaskTemplate,
+    list_braces,
+    list_names,
+    make_content,
+)
+
+MAX_EXTRA_WORDS = 12
+_GIVE_UPS = {"n/a", "na", "not possible", "impossible", "not achievable", "unachievable", "cannot be done"}
+
+
+def make_site_task(
+    seed: int,
+    size: str = "tiny",
+    split: TaskSplit | None = None,
+    *,
+    sites: Sequence[str] = (),
+    kinds: Sequence[str] = (),
+    world: int = 0,
+) -> dict[str, Any]:
+    """The task of a seed; `split` None takes any, `sites` and `kinds` empty take all."""
+    if split is not None and split not in SPLITS:
+        raise InputError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    rng = random.Random(f"{seed}/{size}/{world}")
+    wanted = [
+        template
+        for template in TEMPLATES.values()
+        if (not sites or template.site in sites)
+        and (not kinds or template.kind in kinds)
+        and (split is None or template.held_out == (split == "templates"))
+    ]
+    for _ in range(MAX_DRAWS if wanted else 0):
+        content = make_content(rng.choice(wanted), rng, size, world)
+        if split in (None, content["split"]):
+            return content
+    raise InputError(f"no task of split {split!r} for sites {list(sites)} and kinds {list(kinds)}")
+
+
+def find_template(content: Mapping[str, Any]) -> TaskTemplate:
+    """The template of a task."""
+    found = TEMPLATES.get(str(content.get("template")))
+    if found is None:
+        raise InputError(f"there is no template {content.get('template')!r} of the sites")
+    return found
+
+
+def plan_task(content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:
+    """The scripted oracle: it knows the instruction's own words and what it has seen, and nothing else."""
+    template = find_template(content)
+    told = list_braces(template.word_intent(str(content["size"])))
+    return PlanPlayer(template.plan, {name: content["parameters"][name] for name in told})
+
+
+def check_task(content: Mapping[str, Any], *, view: PageView, episode: Episode, answer: str) -> bool:
+    """Whether the task is solved, now that the agent has left."""
+    template, parameters = find_template(content), content["parameters"]
+    wanted = open_copy(build_world(int(content["world"]), str(content["size"])))
+    try:
+        if template.answer:
+            expected = find_answer(template, parameters, wanted)
+        for statement in template.effect:
+            wanted.execute(statement, {name: parameters[name] for name in list_names(statement)})
+        if find_changes(wanted, episode.db):
+            return False
+    finally:
+        wanted.close()
+    if template.answer:
+        return match_answer(answer, expected)
+    if template.url:
+        return match_url(view.url, f"http://{template.site}.localhost{_fill_url(template.url, parameters)}")
+    return True if template.effect else is_give_up(answer)
+
+
+def find_answer(template: TaskTemplate, parameters: Mapping[str, Any], db: Any) -> list[str]:
+    """What an information task wants to hear: one text, or several in any order."""
+    if "route_" in template.answer:
+        add_route_functions(db)
+    rows = db.execute(template.answer, {name: parameters[name] for name in list_names(template.answer)})
+    found = [str(row[0]) for row in rows]
+    assert found, f"{template.name} has no answer for {parameters}"
+    return found
+
+
+def _fill_url(pattern: str, parameters: Mapping[str, Any]) -> str:
+    return pattern.format_map(parameters)
+
+
+def is_give_up(answer: str) -> bool:
+    """Whether an answer says that the task cannot be done.
+
+    >>> is_give_up("N/A"), is_give_up("Impossible."), is_give_up("4")
+    (True, True, False)
+    """
+    return answer.strip().rstrip(".!").casefold() in _GIVE_UPS or answer.strip() == NOT_POSSIBLE
+
+
+def match_answer(answer: str, expected: Sequence[str]) -> bool:
+    """Whether an answer says what is expected: the words alone, or in a short sentence without other numbers.
+
+    >>> match_answer("It costs $12.", ["$12"]), match_answer("$12 or $13", ["$12"])
+    (True, False)
+    """
+    said, wanted = _list_words(answer), [_list_words(text) for text in expected]
+    if len(wanted) > 1:
+        parts = sorted(_list_words(part) for part in re.split(r",|;|\band\b|\n", answer) if part.strip())
+        return parts == sorted(wanted)
+    if said == wanted[0]:
+        return True
+    numbers = {word for word in said if word[0].isdigit()} <= {
+        word for word in wanted[0] if word[0].isdigit()
+    }
+    start_points = range(len(said) - len(wanted[0]) + 1)
+    is_said = any(said[start : start + len(wanted[0])] == wanted[0] for start in start_points)
+    return is_said and numbers and len(said) <= len(wanted[0]) + MAX_EXTRA_WORDS
+
+
+def _list_words(text: str) -> list[str]:
+    found = re.findall(r"[\w@]+(?:[.\-'/:@][\w@]+)*", text.casefold())
+    return [re.sub(r"^(\d+)\.0+$", r"\1", word) for word in found]
+
+
+def match_url(url: str, expected: str) -> bool:
+    """Whether an address has the expected host and path and at least the expected query.
+
+    >>> match_url("http://shop.localhost:80/search?q=cup&page=2", "http://shop.localhost/search?q=cup")
+    True
+    """
+    left, right = urlsplit(url), urlsplit(expected)
+    if left.hostname != right.hostname or _fold_path(left.path) != _fold_path(right.path):
+        return False
+    query = dict(parse_qsl(left.query))
+    return all(_fold(query.get(key, "")) == _fold(value) for key, value in parse_qsl(right.query))
+
+
+def _fold_path(path: str) -> str:
+    return _fold(unquote(path).rstrip("/"))
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.split()).casefold()
