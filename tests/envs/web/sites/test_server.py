@@ -67,7 +67,7 @@ def test_episodes_do_not_see_each_other(tiny_host: SiteHost) -> None:
     client.post("/b/ice/new", data={"title": "red ice", "text": "here"})
     assert episode.query("SELECT count(*) FROM posts WHERE title = ?", "red ice") == [(1,)]
     assert find_changes(other.db, episode.db) == ["posts"]
-    assert "red ice" not in open_client(tiny_host, "forum", other).get("/search?q=red+ice").text.split("<main>")[0]
+    assert "0 posts" in open_client(tiny_host, "forum", other).get("/search?q=red+ice").text
 
 
 def test_a_closed_episode_is_gone(tiny_host: SiteHost) -> None:
@@ -187,15 +187,17 @@ def test_the_sites_answer_http() -> None:
     try:
         port = host.serve()
         assert host.serve() == port
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/", headers={"host": f"map.localhost:{port}"})
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/", headers={"host": f"map.localhost:{port}"}
+        )
         with urllib.request.urlopen(request, timeout=20) as reply:
             assert b"Places" in reply.read()
     finally:
         host.stop()
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.text(), st.text())
+@settings(max_examples=60, deadline=None)
+@given(st.text("<>&\"'/= ab"), st.text("<>&\"'/= ab"))
 def test_no_text_can_write_a_tag(text: str, value: str) -> None:
     made = tag("p", text, title=value)
     assert made.count("<") == 2 and made.count(">") == 2

@@ -6,12 +6,12 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from stepwell.envs.web.light import LightDriver
 
 from stepwell.core import InputError
 from stepwell.envs.web.actions import WebAction
-from stepwell.envs.web.light import LightDriver
 from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sites import Episode, SiteHost, check_task, make_site_task, plan_task
 from stepwell.envs.web.sites.source import SitesSource
@@ -194,6 +194,7 @@ def test_answers_are_matched_by_what_they_say(said: str, expected: list[str], is
     assert match_answer(said, expected) == is_right
 
 
+@settings(deadline=None)
 @given(st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True), min_size=1, max_size=6))
 def test_an_answer_matches_itself(words: list[str]) -> None:
     text = " ".join(words)

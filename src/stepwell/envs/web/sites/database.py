@@ -6,7 +6,7 @@ shared, and closing the connection forgets all changes.
 
 Invariants
 * The same seed and size give the same rows on every machine.
-* Pages write only to the episode's copy. `compare_content` sees every table but `state`.
+* Pages write only to the episode's copy. `find_changes` sees every table but `state`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -84,17 +83,19 @@ def list_tables(db: sqlite3.Connection) -> list[str]:
     return [row[0] for row in found if row[0] != "state" and not row[0].startswith("sqlite_")]
 
 
-def read_content(db: sqlite3.Connection) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
-    """Every table with its rows in a fixed order, texts without regard to case and blanks."""
-    for table in list_tables(db):
-        yield table, sorted((_fold_row(row) for row in db.execute(f"SELECT * FROM {table}")), key=repr)
-
-
-def _fold_row(row: sqlite3.Row) -> tuple[Any, ...]:
-    return tuple(" ".join(value.split()).casefold() if isinstance(value, str) else value for value in row)
+def read_rows(db: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
+    """The rows of a table as they lie."""
+    cursor = db.cursor()
+    cursor.row_factory = None
+    return cursor.execute(f"SELECT * FROM {table}").fetchall()
 
 
 def find_changes(before: sqlite3.Connection, after: sqlite3.Connection) -> list[str]:
-    """Names of the tables whose content differs."""
-    pairs = zip(read_content(before), read_content(after), strict=True)
-    return [table for (table, old), (_, new) in pairs if old != new]
+    """Names of the tables whose content differs, without regard to order, case and blanks."""
+    pairs = ((table, read_rows(before, table), read_rows(after, table)) for table in list_tables(before))
+    return [table for table, old, new in pairs if old != new and _fold_rows(old) != _fold_rows(new)]
+
+
+def _fold_rows(rows: list[tuple[Any, ...]]) -> list[str]:
+    folded = (tuple(" ".join(v.split()).casefold() if isinstance(v, str) else v for v in row) for row in rows)
+    return sorted(map(repr, folded))
