@@ -51,6 +51,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
         "docs/report.md",
         "docs/vision.md",
         "docs/tool_environments.md",
+        "docs/web_sites.md",
     ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from stepwell.core import InputError
-from stepwell.envs.web.sites import Episode, SiteHost
+from stepwell.envs.web.sites import SiteEpisode, SiteHost
 from stepwell.envs.web.sites.database import build_world, find_changes
 from stepwell.envs.web.sites.markup import tag
 from stepwell.envs.web.sites.pages import SITES
@@ -36,12 +36,12 @@ class BalanceChecker(HTMLParser):
         assert self.open_tags.pop() == tag
 
 
-def open_client(host: SiteHost, site: str, episode: Episode | None = None) -> TestClient:
+def open_client(host: SiteHost, site: str, episode: SiteEpisode | None = None) -> TestClient:
     headers = dict(episode.headers) if episode else {}
     return TestClient(host.app, base_url=f"http://{site}.localhost", headers=headers, follow_redirects=True)
 
 
-def open_user(host: SiteHost, site: str) -> tuple[TestClient, Episode]:
+def open_user(host: SiteHost, site: str) -> tuple[TestClient, SiteEpisode]:
     episode = host.open_episode()
     me = "ann" if host.size == "tiny" else "emma.stone"
     episode.log_in(site, "admin" if site == "admin" else me)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepwell.envs.web.light import LightDriver
 
 from stepwell.core import InputError
 from stepwell.envs.web.actions import WebAction
+from stepwell.envs.web.light import LightDriver
 from stepwell.envs.web.page import PageView
-from stepwell.envs.web.sites import Episode, SiteHost, check_task, make_site_task, plan_task
+from stepwell.envs.web.sites import SiteEpisode, SiteHost, check_task, make_site_task, plan_task
 from stepwell.envs.web.sites.source import SitesSource
 from stepwell.envs.web.sites.tasks import find_template, is_give_up, match_answer, match_url
 from stepwell.envs.web.sites.templates import TEMPLATES
@@ -25,7 +25,7 @@ MAX_STEPS, MAX_PAGE_TOKENS = 60, 600
 Hosts = dict[Any, SiteHost]
 
 
-def start_task(host: SiteHost, content: dict[str, Any]) -> tuple[LightDriver, PageView, Episode]:
+def start_task(host: SiteHost, content: dict[str, Any]) -> tuple[LightDriver, PageView, SiteEpisode]:
     template, episode = find_template(content), host.open_episode()
     episode.log_in(template.site, template.user(host.size))
     driver = LightDriver(host.app)

@@ -13,7 +13,7 @@
 | `tasks.py`, `source.py` | draw, check and solve tasks; the same for the web environment |
 """
 
-from stepwell.envs.web.sites.host import Episode, SiteHost
+from stepwell.envs.web.sites.host import SiteEpisode, SiteHost
 from stepwell.envs.web.sites.tasks import check_task, make_site_task, plan_task
 
-__all__ = ["Episode", "SiteHost", "check_task", "make_site_task", "plan_task"]
+__all__ = ["SiteEpisode", "SiteHost", "check_task", "make_site_task", "plan_task"]

@@ -121,9 +121,11 @@ def _build_visit(
     site: Site, request: Request, db: sqlite3.Connection, body: bytes, store: SnapshotStore, visitor: str
 ) -> Visit:
     port = f":{request.url.port}" if request.url.port else ""
-    query = dict(request.query_params) | {":port": port, ":visit": visitor}
+    query = {key: value for key, value in request.query_params.items() if key != "visit"}
     pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
-    return Visit(db, site.name, request.url.path, store.rows_per_page, store.today, query, dict(pairs))
+    return Visit(
+        db, site.name, request.url.path, store.rows_per_page, store.today, query, dict(pairs), port, visitor
+    )
 
 
 def _answer(site: Site, route: PageRoute, visit: Visit, request: Request) -> Response:

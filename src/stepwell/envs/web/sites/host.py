@@ -34,7 +34,7 @@ START_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
-class Episode:
+class SiteEpisode:
     """A private snapshot, selected by `headers`."""
 
     host: SiteHost
@@ -67,16 +67,16 @@ class SiteHost:
         self.rows_per_page, self.today = ROWS_PER_PAGE.get(size, 0), ""
         self._data = build_world(seed, size)
         self.today = load_words(size).today
-        self._episodes: dict[str, Episode] = {}
+        self._episodes: dict[str, SiteEpisode] = {}
         self._visitors: OrderedDict[str, sqlite3.Connection] = OrderedDict()
         self.app = _build_app(self)
         self._server: Any = None
         self._port = 0
         self._thread: threading.Thread | None = None
 
-    def open_episode(self) -> Episode:
+    def open_episode(self) -> SiteEpisode:
         """A new snapshot."""
-        episode = Episode(self, new_id("episode"), open_copy(self._data))
+        episode = SiteEpisode(self, new_id("episode"), open_copy(self._data))
         self._episodes[episode.name] = episode
         return episode
 

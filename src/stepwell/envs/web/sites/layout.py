@@ -90,8 +90,7 @@ def go_to_site(visit: Visit, name: str) -> Answer:
     """To another site, on the same port."""
     if name not in ABOUT:
         raise PageError(404, "There is no such site.")
-    port = visit.query.get(":port", "")
-    return Redirect(add_query(f"http://{name}.localhost{port}/", {}, visit=visit.query.get(":visit", "")))
+    return Redirect(add_query(f"http://{name}.localhost{visit.port}/", {}, visit=visit.visitor))
 
 
 COMMON_ROUTES = (

@@ -13,7 +13,7 @@ from stepwell.core import JSON, InputError
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.driver import PageDriver
 from stepwell.envs.web.page import PageView
-from stepwell.envs.web.sites.host import Episode, SiteHost
+from stepwell.envs.web.sites.host import SiteEpisode, SiteHost
 from stepwell.envs.web.sites.tasks import check_task, find_template, make_site_task, plan_task
 from stepwell.envs.web.sources import TaskStart
 
@@ -35,7 +35,7 @@ class SitesSource:
 
     def __init__(self) -> None:
         self._content: Mapping[str, Any] = {}
-        self._episode: Episode | None = None
+        self._episode: SiteEpisode | None = None
 
     def make_content(self, options: Any, seed: int) -> dict[str, JSON]:
         """The task of a seed; options may name `size`, `sites`, `kinds` and `world`."""

@@ -17,7 +17,7 @@ from stepwell.core.errors import InputError
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sites.database import add_route_functions, build_world, find_changes, open_copy
-from stepwell.envs.web.sites.host import Episode
+from stepwell.envs.web.sites.host import SiteEpisode
 from stepwell.envs.web.sites.templates import TEMPLATES
 from stepwell.envs.web.sites.templates.steps import NOT_POSSIBLE, PlanPlayer
 from stepwell.envs.web.sites.templates.template import (
@@ -76,7 +76,7 @@ def plan_task(content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:
     return PlanPlayer(template.plan, {name: content["parameters"][name] for name in told})
 
 
-def check_task(content: Mapping[str, Any], *, view: PageView, episode: Episode, answer: str) -> bool:
+def check_task(content: Mapping[str, Any], *, view: PageView, episode: SiteEpisode, answer: str) -> bool:
     """Whether the task is solved, now that the agent has left."""
     template, parameters = find_template(content), content["parameters"]
     wanted = open_copy(build_world(int(content["world"]), str(content["size"])))

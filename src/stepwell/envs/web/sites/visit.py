@@ -35,7 +35,7 @@ class PageError(Exception):
 
 @dataclass(slots=True)
 class Visit:
-    """A request: `user` is who is logged in on this site ("" for nobody)."""
+    """A request: `visitor` is "" within an episode, `port` is "" or ":8080"."""
 
     db: sqlite3.Connection
     site: str
@@ -44,6 +44,8 @@ class Visit:
     today: str
     query: Mapping[str, str] = field(default_factory=dict)
     form: Mapping[str, str] = field(default_factory=dict)
+    port: str = ""
+    visitor: str = ""
 
     @property
     def user(self) -> str:

@@ -13,7 +13,7 @@ from stepwell.envs.web.sites.markup import (
     fact,
     field,
     form,
-    hidden,
+    hidden_field,
     join,
     link,
     tag,
@@ -125,7 +125,7 @@ def show_route_form(visit: Visit, number: int) -> Answer:
     """Ask for a route from here."""
     here = visit.find_row("SELECT * FROM places WHERE id = ?", number)
     mode = visit.find_value("SELECT mode FROM travel WHERE user = ?", visit.user) or "walk"
-    fields = [hidden("from", here["name"]), field("To", "to"), choice("By", "by", MODES, mode)]
+    fields = [hidden_field("from", here["name"]), field("To", "to"), choice("By", "by", MODES, mode)]
     return page(f"From {here['name']}", form("/route", "Find route", *fields, method="get"))
 
 
