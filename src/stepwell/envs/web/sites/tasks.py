@@ -140,7 +140,7 @@ def match_answer(answer: str, expected: Sequence[str]) -> bool:
 
 
 def _list_words(text: str) -> list[str]:
-    found = re.findall(r"[\w@]+(?:[.\-'/:@][\w@]+)*", text.casefold())
+    found = re.findall(r"(?:(?<!\w)-(?=\d))?[\w@]+(?:[.\-'/:@][\w@]+)*", text.casefold())
     return [re.sub(r"^(\d+)\.0+$", r"\1", word) for word in found]
 
 
