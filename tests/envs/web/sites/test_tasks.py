@@ -187,6 +187,7 @@ def test_the_oracle_knows_only_the_instruction() -> None:
         ("", ["ann"], False),
         ("-5", ["-5"], True),
         ("5", ["-5"], False),
+        ("-5 or -6", ["-5"], False),
         ("a b c d e f g h i j k l m n o p q ann", ["ann"], False),
     ],
 )

@@ -131,12 +131,10 @@ def match_answer(answer: str, expected: Sequence[str]) -> bool:
         return parts == sorted(wanted)
     if said == wanted[0]:
         return True
-    numbers = {word for word in said if word[0].isdigit()} <= {
-        word for word in wanted[0] if word[0].isdigit()
-    }
+    has_other_number = any(word.lstrip("-")[0].isdigit() and word not in wanted[0] for word in said)
     start_points = range(len(said) - len(wanted[0]) + 1)
     is_said = any(said[start : start + len(wanted[0])] == wanted[0] for start in start_points)
-    return is_said and numbers and len(said) <= len(wanted[0]) + MAX_EXTRA_WORDS
+    return is_said and not has_other_number and len(said) <= len(wanted[0]) + MAX_EXTRA_WORDS
 
 
 def _list_words(text: str) -> list[str]:
