@@ -77,10 +77,11 @@ class SmallSite:
         self, scope: dict[str, Any], headers: dict[str, str], body: bytes
     ) -> tuple[int, dict[str, str], str]:
         path, query = scope["path"], parse_qs(scope["query_string"].decode(), keep_blank_values=True)
+        fresh = {"cache-control": "no-store"}
         if path.startswith("/echo"):
             shown = body.decode() or scope["query_string"].decode()
-            return 200, {}, f"<title>Echo</title><p>{path} {scope['method']} {shown.replace('&', ' ; ')}</p>"
-        fresh = {"cache-control": "no-store"}
+            page = f"<p>{path} {scope['method']} {shown.replace('&', ' ; ')}</p><a href='/other'>On</a>"
+            return 200, fresh if path == "/echo2" else {}, "<title>Echo</title>" + page
         item = f"<title>Item</title><h1>Item {query.get('id')}</h1>{headers.get('cookie', '')}"
         counts = {name: f"<title>C</title>{self.asked.count('a.test/' + name)}" for name in ("count", "tick")}
         away = {"location": "http://evil.example/away"}

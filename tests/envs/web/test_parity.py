@@ -29,6 +29,8 @@ WALKS = {
     "a form in the address": """
         Goto "/form?method=get" | Type "ä ö" [plain] | Click [Send] | Goto "/search" | Search "q w" [q]
         Goto "/required" | Click [Go] | Type "x" [q] | Click [Go]
+        Goto "/form" | Click [Send two] | Click [On] | Go_back | Go_back | Goto "/form" | Click [Send]
+        Click [On] | Go_back
         Goto "/fresh" | Type "new" [Who] | Click [News] | Click [Send] | Go_back | Click [Send]
     """,
     "a long list": """

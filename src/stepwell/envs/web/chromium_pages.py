@@ -8,9 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 from stepwell.envs.web.addresses import BLANK, AllowedHosts
+from stepwell.envs.web.light import NOT_KEPT
 
 AWAITED = frozenset({"document", "xhr", "fetch", "script"})
 ERROR_PAGE = "chrome-error:"
+RETURNS = 12  # attempts to leave an error page, 3 seconds in all
 _SETTLE = "() => new Promise(done => setTimeout(() => requestAnimationFrame(() => setTimeout(done, 0)), 0))"
 
 
@@ -128,7 +130,12 @@ class ChromiumTab:
         self._failure = None
 
     async def move_in_history(self, step: int) -> bool:
-        """Go back or forward; False if there is no page (a blank first page does not count)."""
+        """Go back or forward; False if there is no page (a blank first page does not count).
+
+        A page that answered a form and must not be kept cannot be shown again: the present one stays.
+        """
+        from playwright.async_api import Error
+
         session = await self._find_devtools()
         history = await session.send("Page.getNavigationHistory")
         place = history["currentIndex"] + step
@@ -136,8 +143,31 @@ class ChromiumTab:
         if not 0 <= place < len(entries) or entries[place]["url"] == BLANK:
             return False
         move = self.page.go_back if step < 0 else self.page.go_forward
-        await move(wait_until="commit")
+        try:
+            await move(wait_until="commit")
+        except Error as error:
+            if "ERR_CACHE_MISS" not in str(error):
+                raise
+            self._notices.append(NOT_KEPT)
+            await self._return_from_error(self.page.go_forward if step < 0 else self.page.go_back)
         return True
+
+    async def _return_from_error(self, move: Any) -> None:
+        """Once the error page is there, move away from it; meanwhile the browser changes its processes."""
+        from playwright.async_api import Error
+
+        for attempt in range(RETURNS):
+            await asyncio.sleep(0.05 * attempt)
+            if not self.page.url.startswith(ERROR_PAGE):
+                continue
+            try:
+                await move(wait_until="commit")
+            except Error as error:
+                if "Not attached" not in str(error):
+                    raise
+                continue
+            break
+        self._failure = None
 
     async def collect_page(self, script: str, arguments: dict[str, Any], timeout_s: float) -> str | None:
         """Read the page with a script; None if the page does not answer."""

@@ -35,6 +35,7 @@ class SiteReply:
     status: int
     headers: dict[str, str]
     body: bytes
+    is_posted: bool = False  # it answers a form, not an address: it cannot be asked for again
 
     def read_text(self) -> str:
         """The body as text, in the character set that the headers name."""
@@ -84,6 +85,7 @@ class SiteClient:
             self._keep_cookies(url, reply)
             target = reply.headers.get("location")
             if reply.status not in (301, 302, 303, 307, 308) or not target:
+                reply.is_posted = method == "POST"
                 return reply
             fragment = urlsplit(url).fragment
             url = resolve_address(urljoin(url, target), url)

@@ -65,6 +65,7 @@ class WebEnv(Env):
         self._driver: PageDriver | None = None
         self._view: PageView | None = None
         self._plan: Callable[[PageView], WebAction] | None = None
+        self._planned: str | None = None  # the script's next action, until a turn is taken
         self._done: list[str] = []
 
     @cached_property
@@ -106,11 +107,12 @@ class WebEnv(Env):
             allowed_hosts=start.allowed_hosts,
             storage_state=start.storage_state,
         )
-        self._instruction, self._plan, self._done = task.instruction, None, []
+        self._instruction, self._plan, self._planned, self._done = task.instruction, None, None, []
 
     def act(self, action: str) -> Effect:
         """Do one action in the browser, or exit and be judged."""
         view, driver = self._require_view()
+        self._planned = None
         try:
             parsed = parse_action(action)
         except ActionError as error:
@@ -134,12 +136,17 @@ class WebEnv(Env):
         return "" if self._view is None else self._view.notice[:200]
 
     def oracle(self) -> list[str]:
-        """The next action of the scripted solution."""
+        """The next action of the scripted solution; asked again before it is done, the same one.
+
+        A script starts with the episode and follows its own actions: after others it may raise `InputError`.
+        """
         view, _ = self._require_view()
         if self._plan is None:
             assert self._source is not None
             self._plan = self._source.plan(self.task.content)
-        return [print_action(self._plan(view))]
+        if self._planned is None:
+            self._planned = print_action(self._plan(view))
+        return [self._planned]
 
     def golden_steps(self) -> int | None:
         """Unknown: the script is not proven to be the shortest way."""

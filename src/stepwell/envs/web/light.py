@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -34,11 +35,12 @@ from stepwell.envs.web.forms import (
 )
 from stepwell.envs.web.observation import FLOW_LINES, make_view, place_viewport
 from stepwell.envs.web.page import PageView
-from stepwell.envs.web.snapshot import Node, list_options
+from stepwell.envs.web.snapshot import Node, Snapshot, list_options
 from stepwell.envs.web.tabs import LightPage, LightTab, load_page, restore_controls
 
 MAX_TABS = 10
 NO_EARLIER, NO_LATER = "there is no earlier page", "there is no later page"
+NOT_KEPT = "that page answered a form and was not kept"
 MISSING_VALUE = "the field {} must be filled in"
 LAST_TAB = "the last tab stays open"
 TOO_MANY_TABS = f"at most {MAX_TABS} tabs can be open"
@@ -165,7 +167,9 @@ class LightDriver:
             html = f"<pre>{escape(html)}</pre>"
         if not html.strip() and reply.status >= 400:
             self._notice = f"the site answered with error {reply.status}"
-        return load_page(reply.url, html, is_fresh)
+        page = load_page(reply.url, html, is_fresh)
+        page.is_posted = reply.is_posted
+        return page
 
     def _do_goto(self, action: WebAction) -> None:
         url = resolve_typed_address(action.argument, self._page.snapshot.url)
@@ -343,6 +347,9 @@ class LightDriver:
             return
         target = tab.pages[position]
         if target.snapshot.body is not tab.page.snapshot.body:
+            if target.is_fresh and target.is_posted:
+                self._notice = NOT_KEPT
+                return
             url = target.snapshot.url
             page = self._load("GET", url) if target.is_fresh else load_page(url, target.html)
             if page is None:
@@ -395,6 +402,5 @@ def _find_missing_value(controls: list[Node]) -> str | None:
 
 def _move_page(page: LightPage, url: str) -> LightPage:
     """The same page under an address with another fragment."""
-    moved = LightPage(page.snapshot, page.html, page.is_fresh, 0, page.focus, page.defaults)
-    moved.snapshot = type(page.snapshot)(url, page.snapshot.title, page.snapshot.body, page.snapshot.base)
-    return moved
+    old = page.snapshot
+    return replace(page, snapshot=Snapshot(url, old.title, old.body, old.base, old.is_cut), offset=0)

@@ -15,12 +15,13 @@ class LightPage:
     """A page that was loaded, with what a user did to it.
 
     `offset` is the first line of the viewport. `is_fresh`: the site forbids to keep it, so that going back
-    asks for it again.
+    asks for it again; `is_posted`: it answered a form, so that it cannot be asked for.
     """
 
     snapshot: Snapshot
     html: str = ""
     is_fresh: bool = False
+    is_posted: bool = False
     offset: int = 0
     focus: Node | None = None
     defaults: dict[int, tuple[Node, dict[str, str]]] = field(default_factory=dict)
