@@ -34,6 +34,18 @@ def show_home(visit: Visit) -> Answer:
     )
 
 
+def show_search(visit: Visit) -> Answer:
+    """Orders and reviews by number, products by words."""
+    words = visit.query.get("q", "").strip()
+    if not (words.isascii() and words.isdigit()):
+        return show_products(visit)
+    number, found = int(words[:12]), []
+    for name in ("Order", "Review"):
+        if visit.find_value(f"SELECT 1 FROM {name.lower()}s WHERE id = ?", number):
+            found.append(link(f"{name} {number}", f"/{name.lower()}s/{number}"))
+    return page(f"Search: {number}", bullet_list(found))
+
+
 def show_products(visit: Visit) -> Answer:
     """All products."""
     words = visit.query.get("q", "")
@@ -290,7 +302,7 @@ ADMIN = Site(
     tuple((name, f"/{name.lower()}") for name in _LINKS),
     (
         PageRoute("GET", "/", show_home, private=True),
-        PageRoute("GET", "/search", show_products, private=True),
+        PageRoute("GET", "/search", show_search, private=True),
         PageRoute("GET", "/products", show_products, private=True),
         PageRoute("GET", "/products/{number:int}", show_product, private=True),
         PageRoute("POST", "/products/{number:int}", save_product, private=True),

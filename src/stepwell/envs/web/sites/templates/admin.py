@@ -20,9 +20,9 @@ from stepwell.envs.web.sites.templates.steps import (
 from stepwell.envs.web.sites.templates.template import TaskTemplate
 
 FIND = chain(search("{title}"), open_link("{title}"))
-OPEN_ORDER = chain(click("Orders"), open_link("Order {id}"))
+OPEN_ORDER = chain(search("{id}"), click("Order {id}"))
 OPEN_CUSTOMER = chain(click("Customers"), open_link("{user}"))
-OPEN_REVIEW = chain(click("Reviews"), open_link("Review {id}"))
+OPEN_REVIEW = chain(search("{id}"), click("Review {id}"))
 PRODUCT, ORDER = "SELECT id, title FROM products", "SELECT id, user, status FROM orders"
 CUSTOMER = "SELECT name AS user FROM people WHERE NOT is_staff"
 STATUS, STATUSES = "SELECT DISTINCT status FROM orders", ("pending", "shipped", "delivered", "cancelled")
@@ -151,7 +151,7 @@ ADMIN_TEMPLATES = (
         "Who wrote the review {id}?",
         "user of review {id} ?",
         (OPEN_REVIEW, read(r"Author: (\S+)"), answer()),
-        sample="SELECT id FROM reviews ORDER BY day DESC, id DESC LIMIT 60",
+        sample="SELECT id FROM reviews",
         answer="SELECT author FROM reviews WHERE id = :id",
     ),
     TaskTemplate(
@@ -271,7 +271,7 @@ ADMIN_TEMPLATES = (
         "admin.approve",
         "Approve the waiting review {id}.",
         "open review {id} to all",
-        (click("Reviews"), filter_by("state", "waiting"), open_link("Review {id}"), click("Approve")),
+        (OPEN_REVIEW, click("Approve")),
         sample="SELECT id FROM reviews WHERE NOT approved",
         effect=("UPDATE reviews SET approved = 1 WHERE id = :id",),
     ),
@@ -279,7 +279,7 @@ ADMIN_TEMPLATES = (
         "admin.delete_review",
         "Delete the waiting review {id}.",
         "drop review {id}",
-        (click("Reviews"), filter_by("state", "waiting"), open_link("Review {id}"), click("Delete")),
+        (OPEN_REVIEW, click("Delete")),
         sample="SELECT id FROM reviews WHERE NOT approved",
         effect=("DELETE FROM reviews WHERE id = :id",),
     ),
@@ -347,8 +347,8 @@ ADMIN_TEMPLATES = (
         "admin.missing_order",
         "Mark the order {id} as shipped. Answer N/A if there is no such order.",
         "put shipped in order {id}",
-        (click("Orders"), give_up("orders")),
-        pools={"id": tuple(range(900, 1000, 7))},
+        (search("{id}"), give_up("Nothing here")),
+        pools={"id": tuple(range(9000, 9900, 67))},
     ),
     TaskTemplate(
         "admin.missing_customer",
