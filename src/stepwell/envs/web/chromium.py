@@ -121,6 +121,10 @@ class ChromiumDriver:
         html: str = self._run(self._focused.page.content(), self._timeout_s + 30)
         return html
 
+    def run_script(self, script: str) -> Any:
+        """The value of a script in the focused tab, for judges; one that fails is an `EnvError`."""
+        return self._run(self._focused.page.evaluate(script), self._timeout_s + 30)
+
     def screenshot(self, with_marks: bool = False) -> Image | None:
         """The focused tab as an image; with marks, the ids of the elements stand beside them."""
         return self._run(self._screenshot(with_marks), self._timeout_s + 30)

@@ -107,6 +107,11 @@ class WebEnv(Env):
             allowed_hosts=start.allowed_hosts,
             storage_state=start.storage_state,
         )
+        for url in start.more_urls:
+            self._driver.act(WebAction("new_tab"))
+            self._driver.act(WebAction("goto", argument=url))
+        if start.more_urls:
+            self._view = self._driver.act(WebAction("tab_focus", argument="0"))
         self._instruction, self._plan, self._planned, self._done = task.instruction, None, None, []
 
     def act(self, action: str) -> Effect:

@@ -44,6 +44,7 @@ class TaskStart:
     headers: Mapping[str, str] = field(default_factory=dict)
     allowed_hosts: Sequence[str] = ()
     storage_state: Any = None
+    more_urls: Sequence[str] = ()  # opened in tabs of their own; the first page keeps the focus
     app: Any = None
     serve: Callable[[], int] | None = None
 

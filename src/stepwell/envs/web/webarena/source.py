@@ -70,7 +70,10 @@ class WebArenaSource:
         state = self._sessions.find_state(task)
         self._task = task
         return TaskStart(
-            task.start_urls[0], allowed_hosts=self.options.sites.list_hosts(), storage_state=state
+            task.start_urls[0],
+            allowed_hosts=self.options.sites.list_hosts(),
+            storage_state=state,
+            more_urls=task.start_urls[1:],
         )
 
     def judge(self, view: PageView, driver: PageDriver, answer: str) -> float:
