@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo_seed ?= 0
 
-EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill
+EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill browsergym
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # Files run beside each other, the tests of one file one after the other: they share what they build.
