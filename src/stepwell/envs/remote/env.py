@@ -12,6 +12,7 @@ Invariants
 * A reset is tried on every server before it fails.
 * After the first `state()`, every turn includes the true state, so reading it needs no further call.
 * There is no `table()`: tables of states are not transferred.
+* It waits: copies in a batch have calls under way at once, each on a connection of its own.
 """
 
 from __future__ import annotations
@@ -233,6 +234,7 @@ class RemoteEnv(Env):
     """A text environment on a server; `make_remote_type` makes the class of an address."""
 
     Options: ClassVar[type[Settings]] = RemoteOptions
+    waits: ClassVar[bool] = True
     hosted: ClassVar[str]
     servers: ClassVar[Servers]
 
@@ -318,6 +320,7 @@ class RemoteRobotEnv(RobotEnv):
     """A robot environment on a server; `make_remote_type` makes the class of an address."""
 
     Options: ClassVar[type[Settings]] = RemoteOptions
+    waits: ClassVar[bool] = True
     hosted: ClassVar[str]
     servers: ClassVar[Servers]
 

@@ -75,6 +75,7 @@ class OpenEnv(Env):
 
     Options: ClassVar[type[Settings]] = OpenEnvOptions
     has_oracle: ClassVar[bool] = False
+    waits: ClassVar[bool] = True
     url: ClassVar[str]
     schema: ClassVar[dict[str, Any]]
     about: ClassVar[str]

@@ -27,7 +27,6 @@ import json
 import math
 import os
 import random
-import select
 import threading
 import time
 import weakref
@@ -38,6 +37,7 @@ from urllib.parse import urlsplit
 from stepwell.core import ConfigError, EncodingError, EnvError, InputError
 from stepwell.core.arrays import AnyArray
 from stepwell.envs.remote import wire
+from stepwell.envs.remote.http_connection import HttpConnection, Wait
 from stepwell.envs.remote.wire import Frame
 
 KEY_VARIABLE, TIMEOUT_VARIABLE = "STEPWELL_ENV_KEY", "STEPWELL_ENV_TIMEOUT_S"
@@ -45,7 +45,6 @@ _TIMEOUT_S, _SILENT_S = 180.0, 10.0
 _RETRY_AFTER_S = 5.0
 GONE = 404
 T = TypeVar("T")
-Wait = Callable[[Callable[[float], bool]], None]
 _MINE: dict[str, type[Exception]] = {
     "InputError": InputError,
     "ConfigError": ConfigError,
@@ -254,26 +253,17 @@ class _Http:
     """A connection that is kept open between calls."""
 
     def __init__(self, url: str, headers: dict[str, str], connect_timeout_s: float, timeout_s: float) -> None:
-        parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._borrow_connection = kind(parts.hostname or "", parts.port, timeout=connect_timeout_s)
-        self._borrow_connection.connect()
-        self._borrow_connection.sock.settimeout(timeout_s)
-        self._path = f"{parts.path}/call"
-        self._headers = {**headers, "content-type": wire.CONTENT_TYPE}
+        headers = {**headers, "content-type": wire.CONTENT_TYPE}
+        self._connection = HttpConnection(
+            f"{url}/call", headers, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s
+        )
 
     def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
-        self._borrow_connection.request("POST", self._path, body, self._headers)
-        wait(self._is_readable)
-        response = self._borrow_connection.getresponse()
-        is_frame = response.getheader("content-type", "") == wire.CONTENT_TYPE
-        return response.status, response.read(), is_frame
+        status, answer, content_type = self._connection.post(body, wait)
+        return status, answer, content_type == wire.CONTENT_TYPE
 
     def close(self) -> None:
-        self._borrow_connection.close()
-
-    def _is_readable(self, timeout_s: float) -> bool:
-        return bool(select.select([self._borrow_connection.sock], [], [], timeout_s)[0])
+        self._connection.close()
 
 
 class _Socket:
@@ -332,6 +322,7 @@ class Servers:
         self.all = [Server(url, **connection) for url in urls]
         self._retry_after_s = retry_after_s
         self._turn = itertools.count()
+        self._choosing = threading.Lock()  # environments that open at once would all see the same counts
         self._chance = random.SystemRandom()  # does not change the run's own random state
 
     def try_any(self, do: Callable[[Server], T]) -> tuple[Server, T]:
@@ -343,10 +334,12 @@ class Servers:
     def try_least_busy(self, do: Callable[[Server], T]) -> tuple[Server, T]:
         """Run `do` with the server that has the fewest sessions; if it is unreachable, with another."""
         order = self._chance.sample(self.all, len(self.all))
-        if len(order) > 1:
+        if len(order) == 1:
+            return self._try_in_order(order, do)
+        with self._choosing:
             loads = {server.url: self._measure_load(server) for server in order}
             order.sort(key=lambda server: loads[server.url])
-        return self._try_in_order(order, do)
+            return self._try_in_order(order, do)
 
     def _measure_load(self, server: Server) -> float:
         if server.down_until_s > time.monotonic():

@@ -33,7 +33,7 @@ from stepwell.services.envs.json_api import make_json_router
 from stepwell.services.envs.operations import EnvOperations, read_frame
 from stepwell.services.envs.sessions import EnvSessions
 from stepwell.services.errors import ErrorKind, ServiceError
-from stepwell.services.guard import App, Guard
+from stepwell.services.guard import App, Guard, Receive, Scope, Send
 from stepwell.services.hosts import HostCheck
 from stepwell.services.keys import KeyRing, read_key
 from stepwell.services.limits import ServiceLimits
@@ -73,11 +73,11 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
     app.state.sessions, app.state.header_timeout_s = sessions, config.header_timeout_s
     add_pages(app, _ABOUT, _FRAMES)
     _add_status_routes(app, operations, sessions)
-    _add_call_route(app, operations)
     app.include_router(make_json_router(operations))
     _add_websocket(app, operations, keys, limits)
     for error in (ServiceError, RequestValidationError, HTTPException):
         app.add_exception_handler(error, _handle_error)
+    app.add_middleware(CallRoute, operations=operations)
     app.add_middleware(
         Guard,
         keys=keys,
@@ -115,14 +115,24 @@ def _add_status_routes(app: FastAPI, operations: EnvOperations, sessions: EnvSes
         }
 
 
-def _add_call_route(app: FastAPI, operations: EnvOperations) -> None:
-    async def handle_call(request: Request) -> Response:
-        reply = await operations.handle_frame(
-            str(request.scope["state"]["key_name"]), read_frame(await request.body())
-        )
-        return Response(to_bytes(reply), media_type=CONTENT_TYPE)
+class CallRoute:
+    """`POST /call` as plain ASGI in front of the router: it is called for every turn."""
 
-    app.router.add_route("/call", handle_call, methods=["POST"])
+    def __init__(self, app: App, operations: EnvOperations) -> None:
+        self._app, self._operations = app, operations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != "/call" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        message = await receive()  # the guard has read the whole body
+        if message["type"] != "http.request":
+            return
+        frame = read_frame(message.get("body", b""))
+        reply = to_bytes(await self._operations.handle_frame(str(scope["state"]["key_name"]), frame))
+        headers = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", b"%d" % len(reply))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": reply})
 
 
 def _add_websocket(app: FastAPI, operations: EnvOperations, keys: KeyRing, limits: ServiceLimits) -> None:
