@@ -6,6 +6,8 @@ site therefore carry the visitor's number, and only for visitors.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from stepwell.envs.web.sites.markup import Html, add_query, bullet_list, field, form, join, link, tag
 from stepwell.envs.web.sites.style import write_style
 from stepwell.envs.web.sites.visit import (
@@ -31,29 +33,38 @@ ABOUT = {
 
 def write_document(site: Site, visit: Visit, body: PageBody) -> str:
     """A whole page."""
-    user, notice = visit.user, take_notice(visit.db)
-    entry = link(f"Log out {user}", "/logout") if user else link("Log in", "/login")
-    bar = tag(
-        "header",
-        link(site.title, "/", class_="home"),
-        [link(text, href) for text, href in site.links],
-        link("Sites", "/sites"),
-        entry,
-        form("/search", "Search", field("", "q", visit.query.get("q", "")), method="get"),
-    )
+    notice = take_notice(visit.db)
     main = tag(
         "main",
         tag("p", notice, class_="notice") if notice else None,
         tag("h1", body.title),
         [block for block in body.blocks if block],
     )
-    head = join(
+    search = form("/search", "Search", field("", "q", visit.query.get("q", "")), method="get")
+    title = tag("title", f"{body.title} - {site.title}")
+    return (
+        f"<!doctype html><html lang=en><head>{_write_head(site.name)}{title}</head>"
+        f"<body><header>{_write_links(site, visit.user)}{search}</header>{main}</body></html>"
+    )
+
+
+@lru_cache(maxsize=16)
+def _write_head(site: str) -> Html:
+    return join(
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width"),
-        tag("title", f"{body.title} - {site.title}"),
-        tag("style", Html(write_style(site.name))),
+        tag("style", Html(write_style(site))),
     )
-    return f"<!doctype html><html lang=en><head>{head}</head><body>{join(bar, main)}</body></html>"
+
+
+@lru_cache(maxsize=256)
+def _write_links(site: Site, user: str) -> Html:
+    return join(
+        link(site.title, "/", class_="home"),
+        [link(text, href) for text, href in site.links],
+        link("Sites", "/sites"),
+        link(f"Log out {user}", "/logout") if user else link("Log in", "/login"),
+    )
 
 
 def show_login(visit: Visit) -> Answer:

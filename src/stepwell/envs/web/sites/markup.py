@@ -7,6 +7,7 @@ visible label and a short `name`; every form has one button with words on it. Th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from html import escape
 from urllib.parse import urlencode
 
@@ -28,11 +29,24 @@ def tag(name: str, /, *children: Child, **attributes: str | int | bool | None) -
     '<a href="/x?a=1&amp;b=2">1 &lt; 2</a>'
     """
     marks = "".join(
-        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
-        for key, value in attributes.items()
-        if value is not None and value is not False
+        [
+            _name_attribute(key) + ("" if value is True else f'="{escape_text(str(value))}"')
+            for key, value in attributes.items()
+            if value is not None and value is not False
+        ]
     )
     return Html(f"<{name}{marks}>" if name in _VOID else f"<{name}{marks}>{join(*children)}</{name}>")
+
+
+@lru_cache(maxsize=256)
+def _name_attribute(key: str) -> str:
+    return " " + key.rstrip("_").replace("_", "-")
+
+
+@lru_cache(maxsize=8192)
+def escape_text(text: str) -> str:
+    """Text as HTML shows it; the same words come again and again, so they are kept."""
+    return escape(text)
 
 
 def join(*children: Child) -> Html:
@@ -42,7 +56,7 @@ def join(*children: Child) -> Html:
         if isinstance(child, Html):
             parts.append(child)
         elif isinstance(child, str):
-            parts.append(escape(child))
+            parts.append(escape_text(child))
         elif child is not None:
             parts.append(join(*child))
     return Html("".join(parts))
