@@ -1,4 +1,4 @@
-"""`stepwell envs`: list environments, show one, or check that one keeps the contract."""
+"""`stepwell envs`: list environments, show one, check one, or open the sites of the web for a person."""
 
 from __future__ import annotations
 
@@ -57,7 +57,19 @@ def add(commands: Any) -> None:
             ("stepwell envs check metaworld --set task=push", "a robot's, with its simulator"),
         ],
     )
-    for command in (show, check):
+    serve = add_command(
+        actions,
+        "serve",
+        run_serve,
+        summary="open our own web for a person with a browser",
+        description="Serves the five sites on this machine until Ctrl-C.",
+        examples=[
+            ("stepwell envs serve web", "then open http://shop.localhost:8100/"),
+            ("stepwell envs serve web --set size=tiny --port 9000", "the pages of tiny models"),
+        ],
+    )
+    serve.add_argument("--port", type=int, default=8100, help="port on this machine; 8100 if not given")
+    for command in (show, check, serve):
         command.add_argument("name", metavar="NAME", help=_NAME_HELP)
         command.add_argument(
             "--set", dest="options", metavar="key=value", action="append", default=[], help="an option of it"
@@ -126,6 +138,25 @@ def run_check(args: argparse.Namespace) -> int:
     report = check_env(args.name, parse_options(args.options))
     print(report)
     return 0 if report.ok else 1
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    import threading
+
+    from stepwell.core.errors import ConfigError
+    from stepwell.envs.web.options import SITES, WebOptions
+    from stepwell.envs.web.sites.source import find_host
+
+    options = _open_env(args).options
+    if not isinstance(options, WebOptions):
+        raise ConfigError(f"only web has sites to open; `stepwell serve envs --env {args.name}` serves it")
+    size = options.size if "size" in options.model_fields_set else "full"
+    port = find_host(options.world, size).serve(args.port)
+    for site in SITES:
+        print(f"http://{site}.localhost:{port}/")
+    print("Ctrl-C ends it.", flush=True)
+    threading.Event().wait()
+    return 0
 
 
 def _open_env(args: argparse.Namespace) -> Any:

@@ -38,8 +38,8 @@ LANGUAGE_ENVS: dict[str, str] = {
     "paper_search": "stepwell.envs.paper_search.env:PaperSearch",
     "household": "stepwell.envs.household.env:Household",
     "shop": "stepwell.envs.shop.env:ShopEnv",
+    "web": "stepwell.envs.web.env:WebEnv",
 }
-WEB_ENVS: dict[str, str] = {"web": "stepwell.envs.web.env:WebEnv"}
 ADAPTED_ENVS: dict[str, str] = {  # environments nobody here wrote: they need packages of their own
     "scienceworld": "stepwell.envs.scienceworld_env:ScienceWorld",
     "textworld_express": "stepwell.envs.textworld_express_env:TextWorldExpress",
@@ -52,7 +52,7 @@ ROBOT_ENVS: dict[str, str] = {
     "maniskill": "stepwell.envs.robots.maniskill_env:ManiSkill",
     "robocasa": "stepwell.envs.robots.robocasa_env:RoboCasa",
 }
-ENVS: dict[str, str] = LANGUAGE_ENVS | WEB_ENVS | ADAPTED_ENVS | ROBOT_ENVS
+ENVS: dict[str, str] = LANGUAGE_ENVS | ADAPTED_ENVS | ROBOT_ENVS
 GYMNASIUM, REMOTE, OPENENV = "gymnasium", "remote", "openenv"
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.envs.web.conftest import needs_chromium
 from tests.envs.web.small_site import ScriptSite
 
+from stepwell.cli.main import main
 from stepwell.core import EnvError, InputError, Split, Task
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import make_env
@@ -168,3 +169,8 @@ def test_the_oracle_solves_in_chromium() -> None:
         assert env.render().shape == (720, 1280, 3)
         _, reward, is_over, _, _ = env.step(env.oracle())
         assert (reward, is_over) == (1.0, True)
+
+
+def test_only_the_web_has_sites_to_open(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs", "serve", "frozenlake"]) != 0
+    assert "only web has sites to open" in capsys.readouterr().err

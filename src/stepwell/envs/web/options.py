@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from stepwell.config.base import Settings
 from stepwell.envs.options import declare_host_option
 
+SITES = ("shop", "admin", "forum", "code", "map")
 TINY_TOKENS, FULL_TOKENS = 700, 4000
 TINY_TURNS, FULL_TURNS = 12, 20
 

@@ -1,0 +1,40 @@
+"""Our own sites show the same pages and react in the same way in Chromium and in the light driver."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from tests.envs.web.conftest import needs_chromium
+
+from stepwell.envs.web.env import WebEnv
+from stepwell.envs.web.options import WebOptions
+
+SITES = ("shop", "admin", "forum", "code", "map")
+
+
+def play_both(light: WebEnv, chromium: WebEnv, seed: int, plays_oracle: bool) -> float:
+    """One episode side by side; every observation, reward and end is the same. Its reward."""
+    task = WebEnv.make_task(light.options, seed)
+    start: Any = {"options": {"task": task}}
+    assert light.reset(**start)[0] == chromium.reset(**start)[0]
+    rng, is_over, reward = random.Random(seed), False, 0.0
+    while not is_over:
+        actions = light.oracle() if plays_oracle else [light.random_action(rng)]
+        mine, reward, is_over, _, info = light.step(actions)
+        other, other_reward, other_end, _, other_info = chromium.step(actions)
+        assert mine.text == other.text, actions
+        assert (reward, is_over, info) == (other_reward, other_end, other_info), actions
+    return reward
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("site", SITES)
+def test_a_site_is_the_same_under_both_drivers(site: str) -> None:
+    options = WebOptions(sites=(site,), max_tokens=20_000)
+    with WebEnv(options) as light, WebEnv(options.model_copy(update={"driver": "chromium"})) as chromium:
+        assert [play_both(light, chromium, seed, plays_oracle=True) for seed in range(4)] == [1.0] * 4
+        for seed in range(4, 6):
+            play_both(light, chromium, seed, plays_oracle=False)
