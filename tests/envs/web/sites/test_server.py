@@ -88,6 +88,12 @@ def test_visitors_keep_a_snapshot_of_their_own_across_the_sites(tiny_host: SiteH
     assert away == f"http://forum.localhost/?visit={visitor}"
 
 
+def test_only_visitors_are_told_an_account(tiny_host: SiteHost) -> None:
+    assert "password ann" in open_client(tiny_host, "shop").get("/login").text
+    episode = tiny_host.open_episode()
+    assert "password ann" not in open_client(tiny_host, "shop", episode).get("/login").text
+
+
 def test_the_oldest_of_many_visitors_are_forgotten(tiny_host: SiteHost) -> None:
     first = tiny_host.find_visitor(f"{0:016x}")
     for number in range(1, 70):

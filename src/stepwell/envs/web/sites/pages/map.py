@@ -100,7 +100,7 @@ def _draw_map(visit: Visit, route: list[int]) -> Html | None:
         tag("line", x1=a[0], y1=a[1], x2=b[0], y2=b[1], stroke="#4c6b1f", stroke_width=2)
         for a, b in zip(map(place_spot, route), map(place_spot, route[1:]), strict=False)
     ]
-    return tag("svg", lines, dots, width=3 * MAP_SIZE + 20, height=MAP_SIZE + 20)
+    return tag("svg", lines, dots, viewBox=f"0 0 {3 * MAP_SIZE + 20} {MAP_SIZE + 20}", width="100%")
 
 
 def show_near(visit: Visit, number: int) -> Answer:
