@@ -127,6 +127,10 @@ def test_a_control_is_named_by_its_label() -> None:
     assert '<input id=4 name="n4">' in page.lines[0] and "n1" not in page.lines[0]
 
 
+def test_an_empty_label_names_nothing() -> None:
+    assert simplify_html("<label> <input name=q></label>").lines == ['<input id=1 name="q">']
+
+
 def test_a_hostile_page_costs_bounded_work() -> None:
     deep = read_html("http://a.test/", "<div>" * 5000 + "<a href=/>x</a>")
     node, depth = deep.body, 0

@@ -269,11 +269,11 @@ class _PageWriter:
         first = len(self.pending)
         target = node[1].get("for", "")
         words = read_text(node)
-        if target:
+        if target and words:
             self.labels.setdefault(target, words)
-        self.label_depth += 1
+        self.label_depth += bool(words)
         self._write_children(node, is_inline)
-        self.label_depth -= 1
+        self.label_depth -= bool(words)
         if len(self.pending) > first:
             self.wrapping.setdefault(first, words)
 
