@@ -48,6 +48,7 @@ from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sources import SOURCES, TaskSource, TaskStart, open_source
 
 MAX_HISTORY = 20
+HISTORY_LINE_CHARS = 2000  # an action with its `# Note:` is kept whole
 
 
 class WebEnv(Env):
@@ -72,7 +73,9 @@ class WebEnv(Env):
     def description(self) -> EnvDescription:
         """What agents are told."""
         guide, turns = write_guide(self.options), self.options.turn_limit
-        return EnvDescription(self.name, guide, ActionSpace(), turns, make_examples())
+        return EnvDescription(
+            self.name, guide, ActionSpace(), turns, make_examples(), history_line_chars=HISTORY_LINE_CHARS
+        )
 
     @classmethod
     def require(cls) -> None:
@@ -143,7 +146,7 @@ class WebEnv(Env):
     def oracle(self) -> list[str]:
         """The next action of the scripted solution; asked again before it is done, the same one.
 
-        A script starts with the episode and follows its own actions: after others it may raise `InputError`.
+        A script starts with the episode and follows its own actions: after others it may raise `EnvError`.
         """
         view, _ = self._require_view()
         if self._plan is None:

@@ -1,4 +1,4 @@
-"""The light driver: pages without scripts, read in this process; thousands of steps a second.
+"""The light driver: pages without scripts, read in this process.
 
 It parses HTML as browsers do, keeps the state of forms, follows links, sends forms, and has tabs, history and
 cookies. It knows no scripts, no style sheets and no frames: it is for sites that work without them, as our

@@ -21,7 +21,7 @@ class WebOptions(Settings):
         "sites", description="sites: our own web; webarena: WebArena's tasks; miniwob: MiniWoB++"
     )
     driver: Literal["light", "chromium"] = declare_host_option(
-        "light", description="light: no scripts, thousands of steps a second; chromium: a real browser"
+        "light", description="light: no scripts and no browser needed; chromium: a real browser"
     )
     size: Literal["tiny", "full"] = Field("tiny", description="of our own sites: few words, or real ones")
     sites: tuple[Literal["shop", "admin", "forum", "code", "map"], ...] = Field(

@@ -134,5 +134,5 @@ def _build_app(host: SiteHost) -> Starlette:
     try:
         from stepwell.envs.web.sites.app import build_app
     except ImportError as error:
-        raise ConfigError(f"the sites need starlette ({error}): pip install 'stepwell[serve]'") from error
+        raise ConfigError(f"the sites need starlette ({error}): pip install 'stepwell[web]'") from error
     return build_app(host)
