@@ -24,8 +24,9 @@ demo_seed ?= 0
 EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill browsergym
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# Files run beside each other, the tests of one file one after the other: they share what they build.
-BESIDE := -n auto --maxprocesses 4 --dist loadfile
+# One process more than two cores: some tests wait for other processes. Neighbouring tests stay together, as
+# they share what they build; a process without work takes over the end of another one's list.
+BESIDE := -n 3 --dist worksteal
 
 .PHONY: install demo test test-fast test-slow test-full test-thorough coverage test-needs test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench first-hour docs clean
 
@@ -65,15 +66,15 @@ test: test-needs
 test-fast: $(STAMP)
 	@tests=$$($(BIN)/python scripts/changed_tests.py $(base)); \
 	if [ -z "$$tests" ]; then echo "no test is reached by what was changed"; exit 0; fi; \
-	$(PYTEST) $(BESIDE) --no-loadscope-reorder --time-budget 70 -m "not slow" $$tests
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --time-budget 70 -m "not slow" $$tests
 
 test-slow: test-needs
-	$(PYTEST) -n auto --maxprocesses 4 --dist worksteal -m slow
+	$(PYTEST) $(BESIDE) -m slow
 
 test-full: test test-slow
 
 test-thorough: test-needs
-	STEPWELL_TESTS=thorough $(PYTEST) -n auto --maxprocesses 4 --dist worksteal -m hypothesis
+	STEPWELL_TESTS=thorough $(PYTEST) $(BESIDE) -m hypothesis
 
 coverage: test-needs
 	$(PYTEST) $(BESIDE) --cov --cov-report=term --cov-report=html

@@ -27,6 +27,7 @@ from stepwell.core import (
     WeightsError,
 )
 from stepwell.monitors.summary import read_summary
+from stepwell.runs.loop.task_feeds import build_feed
 from stepwell.runs.loop.training_loop import TrainingLoop
 from stepwell.runs.run import train
 from stepwell.training.checkpoint import find_damage, list_checkpoints
@@ -154,6 +155,7 @@ def started(tmp_path: Path, *settings: str) -> TrainingLoop:
     components = small_components(*settings)
     loop = TrainingLoop(config, tmp_path, components, Remember())
     loop._tasks = components.tasks("train", 8, 0)  # type: ignore[arg-type]
+    loop._feed = build_feed(components, loop._tasks, tmp_path, tmp_path.name, print)
     loop._source = loop._make_source()
     components.trainer.freeze_reference()
     loop._publish()

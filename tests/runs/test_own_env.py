@@ -80,7 +80,7 @@ def test_few_tasks_are_demonstrated_several_times_with_other_mistakes() -> None:
 
 @pytest.mark.parametrize(
     ("form", "success", "enough"),
-    [(0.97, 0.3, True), (0.8, 0.6, False), (0.97, 0.1, False), (0.95, 0.25, True)],
+    [(0.97, 0.6, True), (0.8, 0.6, False), (0.97, 0.3, False), (0.95, 0.5, True)],
 )
 def test_a_warm_start_ends_once_form_and_some_success_are_there(
     form: float, success: float, enough: bool
@@ -98,7 +98,7 @@ def test_a_warm_start_says_how_far_it_is_and_ends_at_its_cap(tmp_path: Path) -> 
         "warm start: update 2 of at most 4",
         "warm start: update 4 of at most 4",
     ]
-    assert "goal: 95% of replies have the asked form and 25% of training tasks are solved" in told[0]
+    assert "goal: 95% of replies have the asked form and 50% of training tasks are solved" in told[0]
 
 
 @pytest.mark.parametrize(

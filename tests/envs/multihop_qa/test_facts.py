@@ -155,6 +155,7 @@ def test_a_missing_package_is_named_with_how_to_install_it() -> None:
         package_file("json", "x.csv")
 
 
+@pytest.mark.slow
 def test_the_collections_are_as_large_as_asked() -> None:
     atlas, nuclides = open_collection("atlas"), open_collection("nuclides")
     assert len(atlas.documents) >= 20_000
