@@ -12,6 +12,7 @@ from stepwell.core import Split
 from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.evaluate import evaluate
+from stepwell.runs.loop.task_feeds import build_feed
 from stepwell.runs.loop.training_loop import TrainingLoop
 
 SETTINGS = (
@@ -43,6 +44,7 @@ class Learner:
         torch.manual_seed(config.seed)
         self.loop = TrainingLoop(config, folder, Components(config), Monitor())
         self.loop._tasks = self.boards = self.loop.components.tasks(Split.TRAIN, 10, config.seed)
+        self.loop._feed = build_feed(self.loop.components, self.boards, folder, folder.name, print)
         self.loop._source = self.loop._make_source()
         self.loop._warm_start()
         self.loop._publish()

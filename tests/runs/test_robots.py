@@ -124,7 +124,7 @@ def test_a_dense_reward_and_its_weight_reach_the_steps() -> None:
 
 LEARNING = (
     "warm_start.epochs=40", "warm_start.stop_at=0.35", "warm_start.check_every=2",
-    "train.tasks_per_update=32", "train.num_tasks=1024", "train.minibatches=2", "train.update_epochs=2",
+    "train.tasks_per_update=64", "train.num_tasks=1024", "train.minibatches=2", "train.update_epochs=2",
     "train.micro_batch=none", "train.critic_learning_rate=1e-3", "train.optimizer.learning_rate=3e-4",
     "eval.num_tasks=128", "monitor.report=false", "checkpoint.every=0",
 )  # fmt: skip
@@ -145,4 +145,5 @@ def test_reinforcement_makes_a_weak_imitator_clearly_better(head: str, recipe: s
     assert 0.15 <= before <= 0.7
     # The best of four evaluations, not one of them: flow with steppo went from 0.46 to 0.93 with ATen's
     # plainest kernels, and single evaluations of it lay anywhere between.
+    # With 64 episodes an update, token went to 0.90, 0.93 and 0.91 (seeds 0, 3, 4); with 32, seed 0 fell.
     assert max(later) >= before + 0.2
