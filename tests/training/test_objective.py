@@ -11,7 +11,7 @@ from tests.training.made import sampled
 from stepwell.algos import LossInputs, credit, losses
 from stepwell.algos.kl import k1, k3, kl_loss, kl_reward
 from stepwell.algos.recipes import RECIPES, KLChoice, Recipe
-from stepwell.core import Trajectory
+from stepwell.core import InputError, Trajectory
 from stepwell.packing import Outputs
 from stepwell.training import TrajectoryMinibatch
 from stepwell.training.objective import Objective
@@ -235,3 +235,26 @@ def _with_outcomes(trajectories: list[Trajectory]) -> list[Trajectory]:
         for step in trajectory.steps:
             step.assign_reward({"outcome": float(step is trajectory.steps[-1] and i % 2 == 0)})
     return changed
+
+
+def test_the_policy_learns_from_named_steps_and_the_critic_from_whole_trajectories(
+    trajectories: list[Trajectory],
+) -> None:
+    replayed = trajectories[0]
+    masks = {replayed.id: [i > 0 for i in range(len(replayed.steps))]}
+    batch = TrajectoryMinibatch(trajectories, CPU, trained_steps=masks)
+    outputs, ref = outputs_of(batch), reference_of(batch)
+    loss, _ = Objective(replace(RECIPES["steppo"], entropy_coef=0.01), batch, ref)(outputs)
+    policy, values, entropies = gradients(loss, outputs)
+    left_out = replayed.steps[0].num_units
+    assert not policy[:left_out].any() and not entropies[:left_out].any()
+    assert policy[left_out:].any() and entropies[left_out:].all()
+    assert values[0] != 0.0
+    whole, _ = Objective(RECIPES["steppo"], TrajectoryMinibatch(trajectories, CPU), ref)(outputs)
+    assert gradients(whole, outputs)[0][:left_out].any()
+
+
+def test_a_mask_of_another_length_is_refused(trajectories: list[Trajectory]) -> None:
+    batch = TrajectoryMinibatch(trajectories, CPU, trained_steps={trajectories[0].id: [True] * 99})
+    with pytest.raises(InputError, match="its mask 99"):
+        _ = batch.keep

@@ -4,14 +4,17 @@ A minibatch contains whole groups, so that credit that compares siblings has all
 are packed once: by their prefixes for language agents, stacked for robots. The state after a
 truncation is added as a step without an action; its one value is the bootstrap.
 
+Of replayed trajectories the policy may learn from some steps only (`trained_steps`). Credit and critic still
+see the whole trajectory.
+
 Invariant: every step of a minibatch has a reward and at least one action token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -47,6 +50,8 @@ class TrajectoryMinibatch:
 
     A microbatch has at most `token_budget` tokens of a language agent, or `micro_batch` steps of a
     robot. `seed` is for policies that draw random numbers in training (a flow head that imitates).
+    `trained_steps` has, by trajectory id, one bool per step; a trajectory without an entry is learnt from
+    completely.
     """
 
     trajectories: Sequence[Trajectory]
@@ -55,6 +60,7 @@ class TrajectoryMinibatch:
     with_bootstrap: bool = False
     micro_batch: int | None = None
     seed: int = 0
+    trained_steps: Mapping[str, Sequence[bool]] = field(default_factory=dict)
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -96,6 +102,19 @@ class TrajectoryMinibatch:
             return None
         joined = np.concatenate([step.behavior_logprobs for step in self.steps])
         return torch.from_numpy(joined.astype(np.float32)).to(self.device)
+
+    @cached_property
+    def keep(self) -> Tensor | None:
+        """[step] bool: the steps that the policy learns from; None: all of them."""
+        if not any(t.id in self.trained_steps for t in self.trajectories):
+            return None
+        chosen = [self.trained_steps.get(t.id, [True] * len(t.steps)) for t in self.trajectories]
+        for trajectory, mask in zip(self.trajectories, chosen, strict=True):
+            if len(mask) != len(trajectory.steps):
+                raise InputError(
+                    f"trained_steps: {trajectory.id} has {len(trajectory.steps)} steps, its mask {len(mask)}"
+                )
+        return torch.tensor([bool(flag) for mask in chosen for flag in mask], device=self.device)
 
     def is_behind(self, version: int) -> Tensor:
         """Return [token] bool: sampled, at least in part, by weights older than `version`."""

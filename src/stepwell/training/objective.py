@@ -66,7 +66,7 @@ class Objective:
             None if credit is None else credit.advantages,
             ref_logprobs=self.ref_logprobs,
             proximal_logprobs=self.proximal,
-            loss_mask=None if credit is None else credit.loss_mask,
+            loss_mask=self._loss_mask,
         )
         spec = self.recipe.loss
         loss, policy_metrics = load_function("loss", spec.name)(inputs, **spec.kwargs)
@@ -78,6 +78,24 @@ class Objective:
             loss = loss if extra is None else loss + extra
         metrics["loss"] = loss.detach()
         return loss, metrics
+
+    @property
+    def _loss_mask(self) -> Tensor | None:
+        """[token]: what the policy learns from; credit and minibatch may both leave steps out."""
+        chosen = [
+            keep
+            for keep in (self.minibatch.keep, None if self._credit is None else self._credit.keep)
+            if keep is not None
+        ]
+        if not chosen:
+            return None
+        return self.minibatch.timeline.steps_to_tokens(torch.stack(chosen).all(dim=0))
+
+    @property
+    def _minibatch_mask(self) -> Tensor | None:
+        """[token]: as far as the minibatch decides."""
+        keep = self.minibatch.keep
+        return None if keep is None else self.minibatch.timeline.steps_to_tokens(keep)
 
     def _first_pass(self, outputs: Outputs) -> Metrics:
         """Set timeline and credit; report what only the first pass can measure."""
@@ -174,12 +192,12 @@ class Objective:
                 return None, {"kl": estimate_kl(kl.estimator, outputs.logprobs, self.ref_logprobs).mean()}
         estimates = estimate_kl(kl.estimator, outputs.logprobs, self.ref_logprobs)
         aggregate = self.recipe.loss.kwargs.get("aggregate", "token_mean")
-        return kl_loss(estimates, timeline, coef=kl.coef, aggregate=aggregate)
+        return kl_loss(estimates, timeline, coef=kl.coef, aggregate=aggregate, loss_mask=self._minibatch_mask)
 
     def _entropy_term(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
         if outputs.entropies is None:
             return None, {}
-        bonus, metrics = entropy_bonus(outputs.entropies, timeline)
+        bonus, metrics = entropy_bonus(outputs.entropies, timeline, loss_mask=self._minibatch_mask)
         return (self.recipe.entropy_coef * bonus if self.recipe.entropy_coef else None), metrics
 
 

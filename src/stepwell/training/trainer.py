@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -104,16 +104,18 @@ class Trainer:
         *,
         check_parity: CheckParity | None = None,
         version: int | None = None,
+        trained_steps: Mapping[str, Sequence[bool]] | None = None,
     ) -> dict[str, float]:
         """Learn from trajectories; returns the metrics of the update.
 
         `check_parity` is called before any weight changes. It gets the gaps between the policy's logprobs and
         those of the engine that sampled, and a function that compares both with float32; it may raise.
         `version` is that of the current weights. Samples of older versions are left out of that comparison,
-        and are learnt from with the truncated ratio.
+        and are learnt from with the truncated ratio. `trained_steps` names the steps of replayed trajectories
+        that the policy learns from, by trajectory id.
         """
         try:
-            return self._run_update(trajectories, check_parity, version)
+            return self._run_update(trajectories, check_parity, version, trained_steps or {})
         except BaseException:
             self.close()
             raise
@@ -137,6 +139,7 @@ class Trainer:
         trajectories: Sequence[Trajectory],
         check_parity: CheckParity | None,
         version: int | None,
+        trained_steps: Mapping[str, Sequence[bool]],
     ) -> dict[str, float]:
         kept, counts = select_trainable(trajectories)
         if not kept:
@@ -144,7 +147,7 @@ class Trainer:
             raise InputError(f"nothing to train on: no trajectory has a step to learn from ({ends})")
         if self.recipe.flat_sequence:
             kept = flatten_trajectories(kept, self.policy)
-        minibatches = self._build_minibatches(kept)
+        minibatches = self._build_minibatches(kept, trained_steps)
         share = rate_share(
             self.num_done,
             num_updates=self.config.num_updates,
@@ -183,7 +186,9 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.num_done = int(state["num_done"])
 
-    def _build_minibatches(self, trajectories: Sequence[Trajectory]) -> list[TrajectoryMinibatch]:
+    def _build_minibatches(
+        self, trajectories: Sequence[Trajectory], trained_steps: Mapping[str, Sequence[bool]]
+    ) -> list[TrajectoryMinibatch]:
         """The data of each optimizer step, distributed over the ranks if there are several."""
         rng = np.random.default_rng(self.num_done)  # the same after a resume
         minibatches = [
@@ -193,6 +198,7 @@ class Trainer:
                 self.config.token_budget,
                 self.recipe.bootstrap_truncated,
                 self.config.micro_batch,
+                trained_steps=trained_steps,
             )
             for part in split_trajectories(trajectories, self.config.minibatches, rng)
         ]
