@@ -33,7 +33,7 @@ from stepwell.services.gateway.gateway import Gateway
 from stepwell.services.http_server import serve_in_thread
 
 AGENT = f"{Path(__file__).parent / 'tool_agent.py'}:agent"
-NUM_ROUNDS, NOISE = 150, 0.5
+NUM_ROUNDS, NOISE = 60, 0.5
 NO_LOGPROBS = np.zeros(0, dtype=np.float32)  # nobody sampled what an expert says
 
 
