@@ -50,7 +50,7 @@ def test_what_a_recipe_asks_for_and_the_loop_does_not_have_is_said(tmp_path: Pat
     quick = ("train.num_updates=0", "eval.num_tasks=1")
     folder = train(small_config("recipe.name=webrl", *quick, folder=tmp_path))
     (note,) = notes(folder)
-    assert note.startswith("recipe webrl asks for replay and curriculum, which this loop does not have")
+    assert note.startswith("recipe webrl asks for tasks by phase")
     plain = train(small_config("recipe.name=steppo", *quick, folder=tmp_path, name="plain"))
     assert notes(plain) == []
 

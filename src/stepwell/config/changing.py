@@ -82,6 +82,7 @@ RULES: Mapping[str, Rule] = {
     "recipe": Rule(False, "critic, reference and optimizer were made for the old recipe"),
     "offline": Rule(False, "the order of trajectories follows from it"),
     "curriculum": Rule(False, "the tasks of later phases follow from it"),
+    "replay": Rule(False, "what later updates replay follows from it"),
     "warm_start": Rule(False, "the warm start is over"),
     "seed": Rule(False, "tasks, episodes and new weights follow from it"),
 }

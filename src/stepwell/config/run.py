@@ -18,6 +18,7 @@ from stepwell.config.engine import EngineConfig
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.policy import PolicyConfig
 from stepwell.config.renamed import rename_agent_keys
+from stepwell.config.replay import ReplayConfig
 from stepwell.config.workers import WorkersConfig
 from stepwell.core.names import suggest_name
 from stepwell.core.user_objects import is_import_path, name_object
@@ -424,6 +425,7 @@ class RunConfig(Settings):
     recipe: RecipeConfig = Field(default_factory=RecipeConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     curriculum: CurriculumConfig = Field(default_factory=CurriculumConfig)
+    replay: ReplayConfig = Field(default_factory=ReplayConfig)
     workers: WorkersConfig = Field(default_factory=WorkersConfig)
     eval: EvalConfig = Field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
@@ -449,6 +451,10 @@ class RunConfig(Settings):
         if self.curriculum.updates_per_phase is not None and self.offline.pool is not None:
             raise ValueError(
                 "curriculum.updates_per_phase: an offline run plays no tasks; remove one of both"
+            )
+        if self.replay.enabled and self.offline.pool is not None:
+            raise ValueError(
+                "replay.enabled: an offline run learns from stored trajectories only; remove one of both"
             )
         if self.rewards.parts and self.own_agent.function is not None:
             raise ValueError(

@@ -74,6 +74,7 @@ class PlayedSource:
     feed: TaskFeed
     is_fresh: bool = True
     _taken: list[str] = field(default_factory=list)
+    _left: set[str] = field(default_factory=set)  # groups in the pool that no checkpoint contains
 
     @property
     def pool(self) -> Pool:
@@ -84,15 +85,15 @@ class PlayedSource:
         started = time.perf_counter()
         jobs = self.jobs(update)
         names = list(dict.fromkeys(job.group for job in jobs))
-        has_started = bool(self.pool.count(Filter(group=names[0])))  # in a process that was stopped
-        found = self._take_groups(len(names)) if has_started else {}
+        has_started = not self._left.isdisjoint(names)  # in a process that was stopped
+        found = self._take_groups(names) if has_started else {}
         missing = [job for job in jobs if job.group not in found]
         num_retries = 0
         if missing:
             rolled = self._play_jobs(update, missing)
             num_retries = rolled.num_retries
             known = {} if has_started or rolled.is_stored else _group_trajectories(rolled.trajectories)
-            found |= self._take_groups(len(names) - len(found), known)
+            found |= self._take_groups([name for name in names if name not in found], known)
         assert found.keys() == set(names), "the pool served groups of another update"
         self._taken += names
         trajectories = [trajectory for name in names for trajectory in found[name]]
@@ -127,14 +128,19 @@ class PlayedSource:
         return rolled
 
     def _take_groups(
-        self, count: int, known: Mapping[str, list[Trajectory]] | None = None
+        self, names: Sequence[str], known: Mapping[str, list[Trajectory]] | None = None
     ) -> dict[str, list[Trajectory]]:
-        """Lease the oldest complete groups of this run that no update has had.
+        """Lease those of the named groups that are complete; no update has had them.
 
-        Groups that this process has just stored (`known`) are not read back: the record is exact.
+        They are the oldest, unless an earlier process left groups behind: some of these may be of later
+        updates. Groups that this process has just stored (`known`) are not read back: the record is exact.
         """
-        where = None if self.config.pool.url is None else Filter(tags=(self.run,))
-        taken = self.pool.take(self.run, count, where=where, lease_s=LEASE_S, read=not known)
+        tags = () if self.config.pool.url is None else (self.run,)
+        where = Filter(tags=tags) if tags else None
+        if self._left:
+            stored = (entry for name in names for entry in self.pool.find(Filter(group=name)))
+            where = Filter(tags=tags, ids=[entry.id for entry in stored])
+        taken = self.pool.take(self.run, len(names), where=where, lease_s=LEASE_S, read=not known)
         return {item.group: known[item.group] if known else item.trajectories for item in taken}
 
     def acknowledge(self, update: int) -> None:
@@ -146,6 +152,8 @@ class PlayedSource:
     def resume_from(self, update: int) -> None:
         self._taken.clear()
         self.pool.restore(self.run, update)
+        stored = self.pool.find(Filter(channel=Channel.TRAIN, tags=(self.run,)))
+        self._left = {entry.group for entry in stored if entry.state != "consumed"}
 
     def jobs(self, update: int) -> list[Job]:
         """The episodes of an update, a pure function of the seed, the update and the feed."""

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stepwell.config.run import RunConfig
 from stepwell.core import AgentError, LogprobGaps, ParityError, Split, Task, Trajectory
 from stepwell.core.logprob_gaps import MeasureErrors
-from stepwell.curriculum import TaskFeed
+from stepwell.curriculum import ReplayBuffer, TaskFeed
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
 from stepwell.rewards import apply_outcomes
@@ -48,8 +48,9 @@ from stepwell.runs.interrupts import handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.references import load_reference, save_reference
+from stepwell.runs.loop.replay import build_replay
 from stepwell.runs.loop.rollout_metrics import count_tokens, measure_rollout
-from stepwell.runs.loop.sources import PlayedSource, Source, StoredSource
+from stepwell.runs.loop.sources import Batch, PlayedSource, Source, StoredSource
 from stepwell.runs.loop.task_feeds import build_feed
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
@@ -84,6 +85,7 @@ class TrainingLoop:
         self._feed: TaskFeed
         self._feed_notes: list[str] = []  # a feed may be asked in a worker's thread
         self._source: Source
+        self._replay: ReplayBuffer | None = None
         self._clock = time.perf_counter()
         self._parity: ParityMonitor | None = None
         self._saved_at = self._clock
@@ -117,6 +119,7 @@ class TrainingLoop:
             self.components, self._tasks, self.folder, self._run_name, self._feed_notes.append
         )
         self._source = self._make_source()
+        self._replay = build_replay(self.components, self.folder, self._run_name, lambda: self.state.update)
         self._report_differences()
         with handle_first_stop(self._ask_to_stop):
             is_over = self._start_run() if resume is None else self._resume_from(resume)
@@ -148,6 +151,8 @@ class TrainingLoop:
         if tasks := saved.loop.get("tasks"):
             self._feed.restore(tasks)
         self._source.resume_from(self.state.update)
+        if self._replay is not None:
+            self._replay.resume_from(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
         self.components.trainer.freeze_reference()
         load_reference(self.components.policy, self.folder)
@@ -190,11 +195,9 @@ class TrainingLoop:
     def _report_differences(self) -> None:
         """Note where the run does something else than its settings seem to promise."""
         recipe, has_phases = self.components.recipe, self.config.curriculum.updates_per_phase is not None
-        wanted = ("replay",) if has_phases else ("replay", "curriculum")
-        if named := " and ".join(name for name in wanted if getattr(recipe, name)):
+        if recipe.curriculum and not has_phases:
             self.monitor.note(
-                f"recipe {recipe.name} asks for {named}, which this loop does not have: every update "
-                f"learns from its own rollouts on tasks {'of its phase' if has_phases else 'drawn evenly'}"
+                f"recipe {recipe.name} asks for tasks by phase; set curriculum.updates_per_phase to have them"
             )
         for asked, found, name in (
             (self.config.train.num_tasks, len(self._tasks), "train.num_tasks"),
@@ -225,15 +228,10 @@ class TrainingLoop:
         if batch is None:
             return False
         played = time.perf_counter()
-        check_parity = self._check_parity if self._source.is_fresh else None
-        version = self.state.update if batch.is_mixed else None
         num_judged = apply_outcomes(batch.trajectories, self.config.rewards.scale)
         judged = self._judge_batch(batch.trajectories)
-        trainer = self.components.trainer
-        learnable = self._choose_learnable(batch.trajectories)
         metrics = judged | ({"judged": num_judged / len(batch.trajectories)} if num_judged else {})
-        if learnable:
-            metrics |= trainer.update(learnable, check_parity=check_parity, version=version)
+        metrics |= self._learn_from(batch)
         learnt = time.perf_counter()
         self.state.count_update(batch.num_actions, len(batch.trajectories), is_fresh=self._source.is_fresh)
         self._publish()
@@ -248,6 +246,24 @@ class TrainingLoop:
         self._record("update", measure_rollout(batch.trajectories) | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
         return True
+
+    def _learn_from(self, batch: Batch) -> dict[str, float]:
+        """Update the weights with a batch, and with earlier successes if they are replayed."""
+        learnable = self._choose_learnable(batch.trajectories)
+        if not learnable:
+            return {}
+        replayed = None
+        if self._replay is not None:
+            replayed = self._replay.draw_steps(self.state.update + 1, batch.trajectories)
+            apply_outcomes(replayed.trajectories, self.config.rewards.scale)
+        is_mixed = batch.is_mixed or (replayed is not None and bool(replayed.trajectories))
+        metrics = self.components.trainer.update(
+            learnable if replayed is None else [*learnable, *replayed.trajectories],
+            check_parity=self._check_parity if self._source.is_fresh else None,
+            version=self.state.update if is_mixed else None,
+            trained_steps=None if replayed is None else replayed.masks,
+        )
+        return metrics if replayed is None else metrics | replayed.figures
 
     def _choose_learnable(self, trajectories: list[Trajectory]) -> list[Trajectory]:
         """What an update learns from: no episode that failed in a user's own agent."""
@@ -378,6 +394,8 @@ class TrainingLoop:
         trainer = self.components.trainer if name is None else None
         folder = self.folder / "checkpoints"
         if name is None:
+            if self._replay is not None:
+                self._replay.protect_members()
             self._source.acknowledge(self.state.update)
         checkpoint.save_checkpoint(folder, self.components.policy, trainer, loop, name)
         checkpoint.prune_checkpoints(folder, self.config.checkpoint.keep)
