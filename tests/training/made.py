@@ -21,9 +21,10 @@ def made(
     status: Status = Status.FAILURE,
     final: Sequence[int] | None = None,
     anchors: Sequence[str | None] | None = None,
+    prompt: Sequence[int] = (1, 2, 3),
 ) -> Trajectory:
     """A dialogue whose prompt grows by each action, with logprobs of -1."""
-    steps, prompt = [], [1, 2, 3]
+    steps, prompt = [], list(prompt)
     for i, reward in enumerate(rewards):
         action = list(range(10, 10 + (2 if lengths is None else lengths[i])))
         step = Step(

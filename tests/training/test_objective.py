@@ -162,11 +162,13 @@ def test_digirl_takes_its_horizon_from_the_env_and_imitates_only_the_best_steps(
     trajectories: list[Trajectory],
 ) -> None:
     batch = TrajectoryMinibatch(_with_outcomes(trajectories), CPU)
-    outputs = outputs_of(batch)
-    loss, _ = Objective(RECIPES["digirl"], batch, horizon=2)(outputs)
+    outputs, expected = outputs_of(batch), torch.full((len(trajectories),), 0.3)
+    expected[0] = 0.9
+    loss, _ = Objective(RECIPES["digirl"], batch, horizon=2, instruction_values=expected)(outputs)
 
     assert outputs.logprobs is not None and outputs.values is not None
-    timeline = replace(batch.timeline, **with_values(batch, outputs.values.detach().sigmoid()))
+    values = with_values(batch, outputs.values.detach().sigmoid()) | {"instruction_values": expected}
+    timeline = replace(batch.timeline, **values)
     result = credit.digirl_advantage(timeline, lam=0.5, keep_top=0.1, horizon=2)
     inputs = LossInputs(timeline, outputs.logprobs, loss_mask=result.loss_mask)
     policy, _ = losses.sft_loss(inputs)

@@ -75,6 +75,7 @@ class CreditTraits:
     targets              "outcomes": its critic targets are final outcomes in [0, 1], which allows `value_bce`
     level                "step": all action tokens of a step share one advantage; "token": they may differ
     whitens              its advantages are whitened already, so a recipe must not whiten them again
+    reads_instructions   it reads the critic of instructions, once per trajectory, and gives it targets
     fills                arguments that the trainer fills in where settings leave them out: "horizon", the
                          environment's turn limit
     """
@@ -86,6 +87,7 @@ class CreditTraits:
     level: Literal["step", "token"] = "step"
     whitens: bool = False
     fills: tuple[str, ...] = ()
+    reads_instructions: bool = False
 
     def __post_init__(self) -> None:
         check_choice("reads", self.reads, (None, *SITES))
@@ -142,10 +144,13 @@ def credit(
     level: Literal["step", "token"] = "step",
     whitens: bool = False,
     fills: tuple[str, ...] = (),
+    reads_instructions: bool = False,
     variants: Mapping[str, Mapping[Any, Mapping[str, Any]]] | None = None,
 ) -> Callable[[F], F]:
     """Declare a credit function: `function(timeline, *, keywords) -> CreditResult`. See `CreditTraits`."""
-    traits = CreditTraits(reads, compares_siblings, reads_token_rewards, targets, level, whitens, fills)
+    traits = CreditTraits(
+        reads, compares_siblings, reads_token_rewards, targets, level, whitens, fills, reads_instructions
+    )
 
     def declare(function: F) -> F:
         import torch

@@ -57,10 +57,15 @@ __all__ = ["RECIPES", "FunctionSpec", "KLChoice", "Recipe", "ValueChoice", "find
 
 @dataclass(frozen=True)
 class ValueChoice:
-    """How the critic is trained, and where. With `value_bce` its output is a probability."""
+    """How the critic is trained, and where."""
 
     loss: str
     sites: Sites
+
+    @property
+    def link(self) -> Literal["identity", "logit"]:
+        """How an output of the critic is read: with cross-entropy as a logit, else as the value itself."""
+        return "logit" if self.loss == "value_bce" else "identity"
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,10 @@ class Recipe:
     @property
     def needs_critic(self) -> bool:
         return self.value is not None
+
+    @property
+    def needs_instruction_critic(self) -> bool:
+        return self.credit_traits.reads_instructions
 
     @property
     def needs_reference(self) -> bool:
@@ -201,6 +210,8 @@ def _check_combination(recipe: Recipe) -> None:
         )
     if traits.reads is not None and value is None:
         raise InputError(f"value: {credit} reads a critic that nothing trains; add a value loss")
+    if traits.reads_instructions and value is None:
+        raise InputError(f"value: {credit} reads a critic of instructions that nothing trains")
     if value is not None and traits.reads is None:
         raise InputError(f"value: {credit} gives the critic no targets; set it to None")
     if value is not None and value.sites != traits.reads:

@@ -263,7 +263,7 @@ class WarmStartConfig(Settings):
         "be reached",
     )
     check_every: int = Field(4, ge=1, description="updates between looks at `stop_at` and `stop_at_format`")
-    value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic the returns shown")
+    value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic what the recipe reads")
     reward_parts: tuple[str, ...] | None = Field(
         None, description="what those returns are the sum of; None: recipe.reward_parts"
     )
@@ -326,7 +326,9 @@ class TrainConfig(Settings):
         None, ge=1, description="steps of one microbatch of a robot policy; None: the whole minibatch at once"
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    critic_learning_rate: float | None = Field(None, gt=0, description="None: as the optimizer's")
+    critic_learning_rate: float | None = Field(
+        None, gt=0, description="of all weights of critics; none: as the actor's"
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="how the learning rate changes over num_updates"
     )

@@ -27,7 +27,8 @@ class Outputs:
     """Outputs of a policy for a batch: flat, in step order; None for outputs that were not requested.
 
     `logprobs` and `entropies` have one element per action token. `values` has L+1 per step: before each
-    action token and after the last.
+    action token and after the last. They are what the critic's head puts out; `policy.critic.read_values`
+    turns them into values.
     """
 
     logprobs: Tensor | None

@@ -45,7 +45,13 @@ from stepwell.policies.forward import (
     get_inputs,
 )
 from stepwell.policies.numerics import check_dtype
-from stepwell.policies.policy_parts import disable_dropout, open_actor, open_critic
+from stepwell.policies.policy_parts import (
+    disable_dropout,
+    make_critic,
+    open_actor,
+    open_critic,
+    open_instruction_critic,
+)
 from stepwell.policies.progress_bar import hide_progress_bar
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -64,6 +70,7 @@ class CausalLMPolicy:
         model: Any,
         *,
         critic: CriticModel | None = None,
+        instruction_critic: CriticModel | None = None,
         reference: Any | None = None,
         adapters: Any | None = None,
         source: Path | None = None,
@@ -72,15 +79,16 @@ class CausalLMPolicy:
         """Wrap parts that are already loaded; usually called by `from_pretrained`."""
         self.model = model
         self.critic = critic
+        self.instruction_critic = instruction_critic
         self.adapters = adapters
         self.source = source
         self.reference = reference
-        self.module = nn.ModuleDict({"model": model} | ({"critic": critic} if critic is not None else {}))
+        self._attention = attention
+        parts = {"model": model, "critic": critic, "instruction_critic": instruction_critic}
+        self.module = nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
         self.is_replayed = attention == "replay"
         for part in self._list_models():
-            disable_dropout(part)
-            if not self.is_replayed:
-                self._install_tree_attention(part, attention)
+            self._prepare_model(part)
 
     @classmethod
     def from_pretrained(
@@ -118,6 +126,7 @@ class CausalLMPolicy:
         policy = cls(
             model.to(device),
             critic=open_critic(path, model, critic, kind, torch.device(device)),
+            instruction_critic=open_instruction_critic(path, model, kind, torch.device(device)),
             reference=None if reference_model is None else reference_model.to(device).requires_grad_(False),
             adapters=adapters,
             source=path,
@@ -154,8 +163,10 @@ class CausalLMPolicy:
 
     def values(self, packed: Packed) -> list[Tensor]:
         """Compute L+1 values per step: before each action token, then after the last."""
-        values = self.evaluate(packed, logprobs=False, values=True).values
-        return _split_by_step(values, [length + 1 for length in packed.action_lengths])
+        outputs = self.evaluate(packed, logprobs=False, values=True).values
+        assert outputs is not None and self.critic is not None
+        lengths = [length + 1 for length in packed.action_lengths]
+        return _split_by_step(self.critic.read_values(outputs), lengths)
 
     def evaluate(
         self, packed: Packed, *, logprobs: bool = True, values: bool = False, entropies: bool = False
@@ -189,6 +200,29 @@ class CausalLMPolicy:
         steps = [Step(state, nothing, behavior_logprobs=np.zeros(0, dtype=np.float32)) for state in states]
         with torch.no_grad():
             return torch.cat(self.values(pack(steps))).float().cpu().numpy()
+
+    # --- the critic of instructions -----------------------------------------------------
+
+    def add_instruction_critic(self) -> None:
+        """Add a second critic, of the same kind and link, unless there is one."""
+        if self.instruction_critic is not None:
+            return
+        if self.critic is None:
+            raise ConfigError("a critic of instructions needs a critic beside it; set critic to 'shared'")
+        made = make_critic(self.model, self.critic.kind, self.model.dtype, self.critic.link).to(self.device)
+        self.instruction_critic = self.module["instruction_critic"] = made
+        if made.backbone is not None:
+            self._prepare_model(made.backbone)
+            if self.model.is_gradient_checkpointing:
+                _checkpoint_gradients(made.backbone)
+
+    def read_instructions(self) -> CausalLMPolicy:
+        """Return this policy with the critic of instructions in place of the critic; weights are shared."""
+        if self.instruction_critic is None:
+            raise ConfigError("this policy has no critic of instructions; call add_instruction_critic")
+        policy = copy.copy(self)
+        policy.critic = self.instruction_critic
+        return policy
 
     # --- how it runs --------------------------------------------------------------------
 
@@ -261,13 +295,9 @@ class CausalLMPolicy:
 
     def enable_gradient_checkpointing(self) -> None:
         """Keep only layer inputs in the forward pass; the backward pass computes the rest again."""
-        for part in (self.model, None if self.critic is None else self.critic.backbone):
-            if part is None:
-                continue
-            part.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            for layer in part.modules():
-                if isinstance(layer, GradientCheckpointingLayer):
-                    layer.training = True  # only the layer itself: its inner modules stay without dropout
+        for part in self._list_models():
+            if part is not self.reference:
+                _checkpoint_gradients(part)
 
     # --- weights ------------------------------------------------------------------------
 
@@ -313,11 +343,16 @@ class CausalLMPolicy:
                 copy.deepcopy(self.adapters).merge_and_unload().save_pretrained(folder)
             else:
                 self.adapters.save_pretrained(folder)
-            if self.critic is not None:
-                directory.write_critic(folder, self.critic.head.state_dict(), self.critic.backbone)
+            for name, critic in self._list_critics():
+                directory.write_critic(folder, name, critic.head.state_dict(), critic.backbone)
             if self.source is not None and self.source.is_dir():
                 directory.copy_side_files(self.source, folder)
-            directory.write_policy_file(folder, None if self.critic is None else self.critic.kind)
+            directory.write_policy_file(
+                folder,
+                critic=None if self.critic is None else self.critic.kind,
+                critic_link=None if self.critic is None else self.critic.link,
+                instruction_critic=self.instruction_critic is not None,
+            )
 
     # --- inside -------------------------------------------------------------------------
 
@@ -338,9 +373,18 @@ class CausalLMPolicy:
         policy.model, policy.critic = model, None
         return policy
 
+    def _list_critics(self) -> list[tuple[str, CriticModel]]:
+        both = (("critic", self.critic), ("instruction_critic", self.instruction_critic))
+        return [(name, critic) for name, critic in both if critic is not None]
+
     def _list_models(self) -> list[Any]:
-        own = None if self.critic is None else self.critic.backbone
-        return [part for part in (self.model, self.reference, own) if part is not None]
+        own = [critic.backbone for _, critic in self._list_critics()]
+        return [part for part in (self.model, self.reference, *own) if part is not None]
+
+    def _prepare_model(self, part: Any) -> None:
+        disable_dropout(part)
+        if not self.is_replayed:
+            self._install_tree_attention(part, self._attention)
 
     def _install_tree_attention(self, part: Any, attention: str) -> None:
         if part is not self.model and part is not self.reference:
@@ -356,6 +400,13 @@ class CausalLMPolicy:
             raise ConfigError(f"attention='tree' was requested, but {message}; use attention='auto'")
         if part is self.model:
             warnings.warn(f"{message}. Steps are replayed one by one, which is slower", stacklevel=4)
+
+
+def _checkpoint_gradients(model: Any) -> None:
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.training = True  # only the layer itself: its inner modules stay without dropout
 
 
 def _split_by_step(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:

@@ -3,9 +3,11 @@
 Directories are in Hugging Face format: `config.json`, safetensors, and the tokenizer's files
 unchanged. Additional files, which Hugging Face ignores, hold what its format has no place for:
 
-    stepwell_policy.json     format, kind of critic
-    value_head.safetensors   the critic's head
-    critic/                  the backbone of an own critic, a model directory itself
+    stepwell_policy.json             format, kind of critic, its link, whether instructions have a critic
+    value_head.safetensors           the critic's head
+    critic/                          the backbone of an own critic, a model directory itself
+    instruction_head.safetensors     as above, of the critic of instructions
+    instruction_critic/
 
 With LoRA the directory contains adapters in PEFT's format and names its base model. A
 directory appears under its name only when it is complete (`atomic_directory.py`).
@@ -30,9 +32,13 @@ from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model
 from stepwell.policies.progress_bar import hide_progress_bar
 
 POLICY_FILE = "stepwell_policy.json"
-HEAD_FILE = "value_head.safetensors"
-CRITIC_FOLDER = "critic"
+CRITIC_FILES = {
+    "critic": ("value_head.safetensors", "critic"),
+    "instruction_critic": ("instruction_head.safetensors", "instruction_critic"),
+}
+"""Head file and backbone folder of each critic of a policy, by the critic's name in `state_dict`."""
 FORMAT = 1
+_NO_CRITIC = {"format": FORMAT, "critic": None, "critic_link": None, "instruction_critic": False}
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".safetensors.index.json")
 _WRITTEN = ("config.json", "generation_config.json", ADAPTER_FILE, POLICY_FILE, "README.md", "stepwell.json")
@@ -102,29 +108,35 @@ def read_policy_file(path: Path) -> dict[str, Any]:
     """Read the file that Stepwell wrote beside the model; defaults for a plain Hugging Face directory."""
     file = path / POLICY_FILE
     if not file.is_file():
-        return {"format": FORMAT, "critic": None}
+        return dict(_NO_CRITIC)
     with raise_model_error(path):
-        content = json.loads(file.read_text())
+        content: dict[str, Any] = json.loads(file.read_text())
         if content["format"] != FORMAT or content["critic"] not in (None, "shared", "own"):
             raise ValueError(f"{POLICY_FILE} has an unknown format")
-    return dict(content)
+        if content.get("critic_link") not in (None, "identity", "logit"):
+            raise ValueError(f"{POLICY_FILE} names an unknown critic_link")
+    return _NO_CRITIC | content  # older directories do not say their link
 
 
-def read_head(path: Path) -> dict[str, torch.Tensor]:
-    """Read the saved value head."""
+def read_head(path: Path, critic: str) -> dict[str, torch.Tensor]:
+    """Read the saved value head of a critic."""
     with raise_model_error(path):
-        return load_file(path / HEAD_FILE)
+        return load_file(path / CRITIC_FILES[critic][0])
 
 
-def write_critic(path: Path, head: dict[str, torch.Tensor], backbone: Any | None) -> None:
-    """Write the critic's files into a directory."""
-    save_file({name: tensor.contiguous() for name, tensor in head.items()}, path / HEAD_FILE)
+def write_critic(path: Path, critic: str, head: dict[str, torch.Tensor], backbone: Any | None) -> None:
+    """Write a critic's files into a directory."""
+    head_file, folder = CRITIC_FILES[critic]
+    save_file({name: tensor.contiguous() for name, tensor in head.items()}, path / head_file)
     if backbone is not None:
-        backbone.save_pretrained(path / CRITIC_FOLDER)
+        backbone.save_pretrained(path / folder)
 
 
-def write_policy_file(path: Path, critic: str | None) -> None:
-    (path / POLICY_FILE).write_text(json.dumps({"format": FORMAT, "critic": critic}, indent=2) + "\n")
+def write_policy_file(
+    path: Path, *, critic: str | None, critic_link: str | None, instruction_critic: bool
+) -> None:
+    content = {"critic": critic, "critic_link": critic_link, "instruction_critic": instruction_critic}
+    (path / POLICY_FILE).write_text(json.dumps({"format": FORMAT, **content}, indent=2) + "\n")
 
 
 def copy_side_files(source: Path, target: Path) -> None:

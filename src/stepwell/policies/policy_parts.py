@@ -12,7 +12,7 @@ from torch import nn
 
 from stepwell.core import ConfigError, WeightsError
 from stepwell.policies import directory, lora
-from stepwell.policies.critic import CriticKind, CriticModel, ValueHead
+from stepwell.policies.critic import CriticKind, CriticLink, CriticModel, ValueHead
 from stepwell.policies.float64 import take_gradients_in_float64
 from stepwell.policies.forward import find_backbone
 from stepwell.policies.model_resolver import ADAPTER_FILE
@@ -37,7 +37,8 @@ def open_critic(
     path: Path, model: Any, wanted: CriticKind | None, dtype: torch.dtype, device: torch.device
 ) -> CriticModel | None:
     """Open the saved critic, create a new one, or return None."""
-    saved = directory.read_policy_file(path)["critic"]
+    written = directory.read_policy_file(path)
+    saved = written["critic"]
     kind = wanted or saved
     if kind is None:
         return None
@@ -45,23 +46,40 @@ def open_critic(
         raise ConfigError(f"critic must be 'shared', 'own' or None, got {kind!r}")
     if saved is not None and saved != kind:
         raise ConfigError(f"{path} has a critic of kind {saved!r}; critic={kind!r} would discard it")
+    if saved is None:
+        return make_critic(model, kind, dtype).to(device)
+    return _load_critic(path, "critic", model, kind, dtype, written["critic_link"]).to(device)
+
+
+def open_instruction_critic(
+    path: Path, model: Any, dtype: torch.dtype, device: torch.device
+) -> CriticModel | None:
+    """Open the saved critic of instructions; None if there is none."""
+    written = directory.read_policy_file(path)
+    if not written["instruction_critic"]:
+        return None
+    kind, link = written["critic"], written["critic_link"]
+    return _load_critic(path, "instruction_critic", model, kind, dtype, link).to(device)
+
+
+def make_critic(
+    model: Any, kind: CriticKind, dtype: torch.dtype, link: CriticLink | None = None
+) -> CriticModel:
+    """Create a new critic for a model; an own one begins with the model's backbone."""
     head = ValueHead(model.config.get_text_config().hidden_size, dtype)
-    backbone = None
-    if kind == "own" and saved is None:
-        backbone = _copy_plain_backbone(model)
-    elif kind == "own":
-        backbone = directory.open_backbone(path / directory.CRITIC_FOLDER, dtype)
-    if saved is not None:
-        _load_head(head, path)
-    return CriticModel(head, backbone).to(device)
+    return CriticModel(head, _copy_plain_backbone(model) if kind == "own" else None, link)
 
 
-def _load_head(head: ValueHead, path: Path) -> None:
-    saved = directory.read_head(path)
-    own = head.state_dict()
-    if saved.keys() != own.keys() or any(saved[name].shape != own[name].shape for name in own):
-        raise WeightsError(f"{path / directory.HEAD_FILE} belongs to another model; save the policy again")
+def _load_critic(
+    path: Path, name: str, model: Any, kind: CriticKind, dtype: torch.dtype, link: CriticLink | None
+) -> CriticModel:
+    head_file, folder = directory.CRITIC_FILES[name]
+    head = ValueHead(model.config.get_text_config().hidden_size, dtype)
+    saved, own = directory.read_head(path, name), head.state_dict()
+    if saved.keys() != own.keys() or any(saved[key].shape != own[key].shape for key in own):
+        raise WeightsError(f"{path / head_file} belongs to another model; save the policy again")
     head.load_state_dict(saved)
+    return CriticModel(head, directory.open_backbone(path / folder, dtype) if kind == "own" else None, link)
 
 
 def _copy_plain_backbone(model: Any) -> Any:

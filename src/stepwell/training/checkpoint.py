@@ -94,6 +94,12 @@ def load_policy(path: Path, policy: Policy) -> None:
     dtype = str(policy.model.dtype).removeprefix("torch.")
     saved = type(policy).from_pretrained(path, dtype=dtype, device=policy.device)  # type: ignore[attr-defined]
     policy.load_state_dict(saved.state_dict())
+    for ours, theirs in (
+        (policy.critic, saved.critic),
+        (policy.instruction_critic, saved.instruction_critic),
+    ):
+        if theirs is not None and theirs.link is not None:
+            ours.choose_link(theirs.link)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

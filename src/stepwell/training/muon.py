@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,9 +33,7 @@ class Muon(torch.optim.Muon):
     The learning rate is scaled so that an update is as large as one of AdamW at the same rate.
     """
 
-    def __init__(
-        self, parameters: list[torch.nn.Parameter], *, rate: float, momentum: float, weight_decay: float
-    ) -> None:
+    def __init__(self, parameters: list[Any], *, rate: float, momentum: float, weight_decay: float) -> None:
         super().__init__(
             parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
         )

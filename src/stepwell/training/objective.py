@@ -26,12 +26,14 @@ from stepwell.algos import LossInputs, Timeline
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import load_function
 from stepwell.algos.kl import estimate_kl, kl_loss, kl_reward
-from stepwell.algos.losses import VALUE_LOSSES, entropy_bonus
+from stepwell.algos.losses import entropy_bonus
 from stepwell.algos.recipes import Recipe
 from stepwell.core import LogprobGaps
 from stepwell.core.user_objects import is_import_path
 from stepwell.packing import Outputs
+from stepwell.policies.critic import apply_link
 from stepwell.training.batch import TrajectoryMinibatch
+from stepwell.training.critics import compute_critic_loss
 
 Metrics = dict[str, Tensor]
 
@@ -47,6 +49,7 @@ class Objective:
     value_clip: float | None = None
     version: int | None = None
     proximal: Tensor | None = None
+    instruction_values: Tensor | None = None
     gaps: LogprobGaps | None = None
     _credit: CreditResult | None = None
     _timeline: Timeline | None = None
@@ -144,24 +147,23 @@ class Objective:
             assert outputs.logprobs is not None and self.ref_logprobs is not None
             estimates = estimate_kl(kl.estimator, outputs.logprobs.detach(), self.ref_logprobs)
             timeline = replace(timeline, token_rewards=kl_reward(estimates, coef=kl.coef))
-        if outputs.values is None:
+        if outputs.values is None or self.recipe.value is None:
             return timeline
-        values = self._as_values(outputs.values.detach())
+        values = apply_link(self.recipe.value.link, outputs.values.detach())
         self._old_values = values
         before = values[timeline.index_sites(timeline.token_sites)]
-        timeline = replace(
+        return replace(
             timeline,
             token_values=before,
             end_values=values[timeline.index_sites(timeline.end_sites)],
             bootstrap=self.minibatch.bootstrap_values(values),
+            instruction_values=self.instruction_values,
         )
-        firsts = timeline.read_state_values()[timeline.steps_by_trajectory.first]
-        return replace(timeline, instruction_values=firsts)
 
-    def _as_values(self, raw: Tensor) -> Tensor:
-        """With cross-entropy the critic's output is a logit, and its value a probability."""
-        is_logit = self.recipe.value is not None and self.recipe.value.loss == "value_bce"
-        return raw.sigmoid() if is_logit else raw
+    @property
+    def instruction_targets(self) -> Tensor | None:
+        """[trajectory]: targets of the critic of instructions, after the first pass."""
+        return None if self._credit is None else self._credit.instruction_targets
 
     def _values_at(self, credit: CreditResult) -> Tensor:
         assert self._old_values is not None
@@ -172,14 +174,13 @@ class Objective:
         if value is None or credit is None:
             return None, {}
         assert outputs.values is not None and credit.value_targets is not None
-        predicted = outputs.values[credit.value_index]
-        if value.loss == "value_bce":
-            loss, _ = VALUE_LOSSES["value_bce"](predicted, credit.value_targets, from_logits=True)
-        else:
-            options = (
-                {"clip": self.value_clip, "old_values": self._values_at(credit)} if self.value_clip else {}
-            )
-            loss, _ = VALUE_LOSSES[value.loss](predicted, credit.value_targets, **options)
+        loss = compute_critic_loss(
+            value.link,
+            outputs.values[credit.value_index],
+            credit.value_targets,
+            clip=self.value_clip or None,
+            old_values=self._values_at(credit),
+        )
         return self.recipe.value_coef * loss, {"loss/value": loss.detach()}
 
     def _kl_loss(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:

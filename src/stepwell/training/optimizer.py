@@ -4,7 +4,11 @@
 matrix and leaves embeddings, heads, norms and vectors to AdamW. On the tiny models Muon needs
 about half the updates.
 
-Both have one interface: `step`, `state_dict`, `load_state_dict`, `set_rate(share)`.
+Both have one interface: `clip_gradients`, `step`, `state_dict`, `load_state_dict`, `set_rate(share)`.
+
+Actor and critics are clipped apart, so that a critic that is far off does not slow the actor. A critic's
+learning rate reaches all its weights, AdamW's and Muon's alike (an update of Muon is as large as one of AdamW
+at the same rate).
 
 16-bit weights are trained in 32 bits: the next bfloat16 number after 1 is 1.008, and the updates of
 reinforcement learning, a thousand times smaller, would all be lost in rounding. Each such parameter
@@ -24,7 +28,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from stepwell.config.run import OptimizerConfig
 from stepwell.core import DivergenceError, InputError, WeightsError
@@ -47,22 +51,16 @@ class Optimizer:
     ) -> None:
         given = list(parameters)
         self.parameters = [parameter for _, parameter in given]
+        self._critic_parameters = [parameter for name, parameter in given if is_critic_name(name)]
+        self._actor_parameters = [parameter for name, parameter in given if not is_critic_name(name)]
         self._originals = {
             id(p): (p, nn.Parameter(p.detach().float())) for p in self.parameters if p.dtype in _HALF
         }
         named = [(name, self._originals.get(id(p), (p, p))[1]) for name, p in given]
-        hidden = {id(p) for n, p in named if config.kind == "muon" and _is_hidden_matrix(n, p)}
+        hidden = [(n, p) for n, p in named if config.kind == "muon" and _is_hidden_matrix(n, p)]
+        owned = {id(p) for _, p in hidden}
         rate = config.learning_rate
-        plain = [
-            {
-                "params": [
-                    p for n, p in named if id(p) not in hidden and n.startswith("critic.") == is_critic
-                ],
-                "lr": critic_rate if is_critic and critic_rate is not None else rate,
-            }
-            for is_critic in (False, True)
-        ]
-        groups = [group for group in plain if group["params"]]
+        groups = _group_by_role([(n, p) for n, p in named if id(p) not in owned], rate, critic_rate)
         self._parts: list[torch.optim.Optimizer] = []
         if groups:
             self._parts.append(
@@ -73,7 +71,9 @@ class Optimizer:
         if hidden:
             self._parts.append(
                 Muon(
-                    [p for _, p in named if id(p) in hidden],
+                    [p for _, p in hidden]
+                    if critic_rate is None
+                    else _group_by_role(hidden, config.muon_learning_rate, critic_rate),
                     rate=config.muon_learning_rate,
                     momentum=MOMENTUM,
                     weight_decay=config.weight_decay,
@@ -91,6 +91,14 @@ class Optimizer:
         """Forget the gradients of the last step."""
         for parameter in self.parameters:
             parameter.grad = None
+
+    def clip_gradients(self, limit: float) -> dict[str, Tensor]:
+        """Clip the gradients of actor and critics to this norm each; gives the norms before."""
+        clip = torch.nn.utils.clip_grad_norm_
+        norms = {"grad_norm": clip(self._actor_parameters, limit)}
+        if any(parameter.grad is not None for parameter in self._critic_parameters):
+            norms["grad_norm/critic"] = clip(self._critic_parameters, limit)
+        return {name: norm.detach() for name, norm in norms.items()}
 
     def step(self) -> None:
         """Apply the gradients."""
@@ -131,6 +139,19 @@ class Optimizer:
                 original.copy_(states[-1][str(i)])
 
 
+def _group_by_role(
+    named: list[tuple[str, nn.Parameter]], rate: float, critic_rate: float | None
+) -> list[dict[str, Any]]:
+    """Parameter groups: of the actor, of the critics; empty ones are left out."""
+    actor = [p for n, p in named if not is_critic_name(n)]
+    critic = [p for n, p in named if is_critic_name(n)]
+    groups = [
+        {"params": actor, "lr": rate},
+        {"params": critic, "lr": rate if critic_rate is None else critic_rate},
+    ]
+    return [group for group in groups if group["params"]]
+
+
 @contextmanager
 def nan_as_divergence_error(place: str, advice: str) -> Iterator[None]:
     """Turn errors about NaN and infinity into a `DivergenceError` with place and advice."""
@@ -156,6 +177,11 @@ def rate_share(update: int, *, num_updates: int, schedule: str, warmup: int, fin
     done = min((update - warmup) / length, 1.0)
     shape = 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
     return final + (1.0 - final) * shape
+
+
+def is_critic_name(name: str) -> bool:
+    """Whether a weight of a policy belongs to one of its critics."""
+    return name.startswith(("critic.", "instruction_critic."))
 
 
 def _is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:

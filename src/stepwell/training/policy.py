@@ -19,6 +19,7 @@ class Policy(Protocol):
 
     model: Any
     critic: Any
+    instruction_critic: Any
     reference: Any
     adapters: Any
 
@@ -37,6 +38,14 @@ class Policy(Protocol):
         """Per step L + 1 values."""
         ...
 
+    def add_instruction_critic(self) -> None:
+        """Add a second critic, of the same kind and link, unless there is one."""
+        ...
+
+    def read_instructions(self) -> Policy:
+        """This policy with the critic of instructions in place of the critic; weights are shared."""
+        ...
+
     def reference_logprobs(self, packed: Any) -> list[Tensor]:
         """Per step, the logprobs of its units under the frozen reference."""
         ...
@@ -46,7 +55,7 @@ class Policy(Protocol):
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What is trained; names of the critic's begin with `critic.`."""
+        """What is trained; names of critics begin with `critic.` and `instruction_critic.`."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -1,30 +1,28 @@
 """Supervised training on demonstrations: the warm start, and the baseline it is compared with.
 
-The actor learns the demonstrated actions; a critic, if there is one, learns the discounted returns
-of each state. The order of batches, and what a flow head draws in each, depend on the seed only.
+The actor learns the demonstrated actions. Critics, if there are any, learn what the recipe will read of
+them (`critics.py`). The order of batches, and what a flow head draws in each, depend on the seed only.
 A robot policy first centres and scales its inputs by the demonstrations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from stepwell.algos import credit
+from stepwell.algos.recipes import Recipe
 from stepwell.config.run import WarmStartConfig
 from stepwell.core import DivergenceError, InputError, Trajectory
 from stepwell.packing import Outputs, backward
 from stepwell.policies.vla import VLAPolicy
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import count_batches
+from stepwell.training.critics import compute_critic_loss, compute_lesson, prepare_critics, teach_instructions
 from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
 from stepwell.training.policy import Policy
 
-_GAMMA = 0.99
 _WARMUP = 10
 _ADVICE = "Lower warm_start.optimizer.learning_rate, or scale rewards down (rewards.scale)"
 
@@ -35,15 +33,19 @@ def imitate(
     config: WarmStartConfig,
     seed: int,
     *,
+    recipe: Recipe | None = None,
     token_budget: int | None = None,
     micro_batch: int | None = None,
 ) -> Iterator[dict[str, float]]:
     """Train and yield the metrics of each update; the caller may stop at any time.
 
-    The last two arguments limit the memory (as in `TrajectoryMinibatch`) and change no gradient.
+    `recipe` is the one that follows; it says what critics learn. The last two arguments limit the memory (as
+    in `TrajectoryMinibatch`) and change no gradient.
     """
     if not demonstrations:
         raise InputError("warm_start: nothing to learn from; set warm_start.num_demos or warm_start.chats")
+    if recipe is not None:
+        prepare_critics(policy, recipe)
     if isinstance(policy, VLAPolicy):
         policy.fit_inputs([step.state for shown in demonstrations for step in shown.steps])
     optimizer = Optimizer(policy.named_parameters(), config.optimizer)
@@ -62,12 +64,16 @@ def imitate(
         with_values = policy.critic is not None and config.value_coef > 0
         place = f"warm start, update {number + 1}"
         with nan_as_divergence_error(place, _ADVICE), oom_as_config_error(place, [batch]):
-            _, metrics, _ = backward(policy, batch.packed, _Imitation(batch, config), values=with_values)
-        norm = torch.nn.utils.clip_grad_norm_(optimizer.parameters, config.optimizer.grad_clip)
-        if not bool(norm.isfinite()):
+            lesson = _Imitation(batch, config, policy, recipe)
+            _, metrics, _ = backward(policy, batch.packed, lesson, values=with_values)
+            if with_values and recipe is not None and recipe.needs_instruction_critic:
+                outcomes = batch.timeline.outcomes
+                metrics |= teach_instructions(policy, batch, outcomes, coef=config.value_coef)
+        norms = optimizer.clip_gradients(config.optimizer.grad_clip)
+        if not all(bool(norm.isfinite()) for norm in norms.values()):
             raise DivergenceError(f"{place}: the gradient is not finite. {_ADVICE}")
         optimizer.step()
-        yield {name: float(value) for name, value in metrics.items()} | {"grad_norm": float(norm)}
+        yield {name: float(value) for name, value in (metrics | norms).items()}
 
 
 def _shuffle_batches(count: int, config: WarmStartConfig, seed: int) -> Iterator[list[int]]:
@@ -80,21 +86,23 @@ def _shuffle_batches(count: int, config: WarmStartConfig, seed: int) -> Iterator
 
 
 class _Imitation:
-    """−logprob of the demonstrated actions, and the critic's error about their returns."""
+    """−logprob of the demonstrated actions, and the critic's loss."""
 
-    def __init__(self, batch: TrajectoryMinibatch, config: WarmStartConfig) -> None:
-        self._batch, self._coef = batch, config.value_coef
+    def __init__(
+        self, batch: TrajectoryMinibatch, config: WarmStartConfig, policy: Policy, recipe: Recipe | None
+    ) -> None:
+        self._batch, self._coef, self._recipe = batch, config.value_coef, recipe
+        self._link = None if policy.critic is None else policy.critic.link
 
     def __call__(self, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
         assert outputs.logprobs is not None
         loss = -outputs.logprobs.mean()
         metrics = {"loss/policy": loss.detach()}
         if outputs.values is not None:
-            timeline = self._batch.timeline
-            zeros = torch.zeros_like(timeline.rewards)
-            result = credit.step_gae(replace(timeline, state_values=zeros), gamma=_GAMMA, lam=1.0)
-            assert result.value_targets is not None
-            error = (outputs.values[result.value_index] - result.value_targets).square().mean()
+            lesson = compute_lesson(self._recipe, self._batch.timeline)
+            assert lesson.value_targets is not None
+            predicted = outputs.values[lesson.value_index]
+            error = compute_critic_loss(self._link, predicted, lesson.value_targets)
             metrics["loss/value"] = error.detach()
             loss = loss + self._coef * error
         return loss, metrics

@@ -40,6 +40,7 @@ from stepwell.packing import backward, evaluate
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import split_trajectories
 from stepwell.training.critic_clock import time_critic
+from stepwell.training.critics import prepare_critics, read_instruction_values, teach_instructions
 from stepwell.training.flat_sequence import flatten_trajectories
 from stepwell.training.objective import Objective
 from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
@@ -75,8 +76,7 @@ class Trainer:
         devices: Sequence[str] = (),
         rank_timeout_s: float = TIMEOUT_S,
     ) -> None:
-        if recipe.needs_critic and policy.critic is None:
-            raise ConfigError(f"recipe {recipe.name} needs a critic; set policy.critic to 'shared' or 'own'")
+        prepare_critics(policy, recipe)
         if recipe.kl is not None and recipe.kl.estimator == "full":
             raise ConfigError(
                 "recipe.kl_estimator: 'full' needs whole distributions, which the trainer does not keep; "
@@ -214,7 +214,7 @@ class Trainer:
     def _build_objective(
         self, minibatch: TrajectoryMinibatch, version: int | None, *, is_first: bool
     ) -> Objective:
-        ref = proximal = None
+        ref = proximal = instructions = None
         shared = self._shared.get(minibatch)
         if self.recipe.needs_reference:
             alone = self.policy.reference_logprobs
@@ -226,7 +226,11 @@ class Trainer:
                 proximal = (
                     evaluate(self.policy, minibatch.packed).logprobs if shared is None else shared.logprobs()
                 )
-        return Objective(self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal)
+        if self.recipe.needs_instruction_critic:
+            instructions = read_instruction_values(self.policy, minibatch)
+        return Objective(
+            self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal, instructions
+        )
 
     def _take_step(
         self,
@@ -249,20 +253,28 @@ class Trainer:
             metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
         elif check_parity is not None and objective.gaps is not None:
             check_parity(objective.gaps, partial(measure_errors, self.policy, steps, objective.version))
-        norm = torch.nn.utils.clip_grad_norm_(self.optimizer.parameters, self.config.optimizer.grad_clip)
-        self._check_gradient(float(norm), metrics)
+        if objective.instruction_targets is not None:
+            metrics |= teach_instructions(
+                self.policy,
+                objective.minibatch,
+                objective.instruction_targets,
+                coef=self.recipe.value_coef,
+            )
+        norms = self.optimizer.clip_gradients(self.config.optimizer.grad_clip)
+        for name, norm in norms.items():
+            self._check_gradient(name, float(norm), metrics)
         self.optimizer.step()
         if self._ranks is not None:
             self._ranks.send_weights()
-        return metrics | {"grad_norm": norm.detach()}
+        return metrics | norms
 
-    def _check_gradient(self, norm: float, metrics: dict[str, Tensor]) -> None:
+    def _check_gradient(self, name: str, norm: float, metrics: dict[str, Tensor]) -> None:
         if math.isfinite(norm) and norm <= self.config.max_grad_norm:
             return
         self.optimizer.zero_grad()
         told = ", ".join(f"{name} {float(value):.4g}" for name, value in metrics.items())
         raise self._divergence_error(
-            f"the gradient's norm is {norm:.4g} (limit train.max_grad_norm = "
+            f"the gradient's norm ({name}) is {norm:.4g} (limit train.max_grad_norm = "
             f"{self.config.max_grad_norm:g}); {told}. This step was not taken"
         )
 

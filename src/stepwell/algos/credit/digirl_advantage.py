@@ -28,7 +28,7 @@ from stepwell.algos.timeline import Timeline
 from stepwell.core.errors import InputError
 
 
-@credit(reads="state", targets="outcomes", fills=("horizon",))
+@credit(reads="state", targets="outcomes", fills=("horizon",), reads_instructions=True)
 def digirl_advantage(
     tl: Timeline, *, lam: float = 0.5, horizon: int | None = None, keep_top: float = 0.1
 ) -> CreditResult:

@@ -8,6 +8,7 @@ per state, repeated to the L + 1 places of a step. Step-level credit reads the f
     DIRECTORY/  config.json            model_type, shapes of the environment, settings of the model
                 model.safetensors      the actor
                 critic.safetensors     the critic, if there is one
+                instruction_critic.safetensors    that of instructions, if there is one
 
 Invariants
 * The same weights and steps give the same outputs, in any microbatch, up to rounding.
@@ -18,6 +19,7 @@ Invariants
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -55,6 +57,7 @@ from stepwell.policies.vla.model import VLAModel, VLAShape
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CRITIC_FILE = "critic.safetensors"
+_INSTRUCTION_FILE = "instruction_critic.safetensors"
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 
 
@@ -65,10 +68,17 @@ class VLAPolicy:
     adapters = None  # only language policies have adapters; robot policies train the whole model
 
     def __init__(
-        self, model: VLAModel, *, critic: CriticModel | None = None, reference: VLAModel | None = None
+        self,
+        model: VLAModel,
+        *,
+        critic: CriticModel | None = None,
+        instruction_critic: CriticModel | None = None,
+        reference: VLAModel | None = None,
     ) -> None:
         self.model, self.critic, self.reference = model, critic, reference
-        self.module = nn.ModuleDict({"model": model} | ({"critic": critic} if critic is not None else {}))
+        self.instruction_critic = instruction_critic
+        parts = {"model": model, "critic": critic, "instruction_critic": instruction_critic}
+        self.module = nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
 
     @classmethod
     def from_config(cls, config: PolicyConfig, description: RobotEnvDescription, seed: int = 0) -> VLAPolicy:
@@ -123,8 +133,11 @@ class VLAPolicy:
             if critic is not None and saved is not None and saved != critic:
                 raise ValueError(f"it holds a critic of kind {saved!r}, not {critic!r}")
             value = None if (critic or saved) is None else _new_critic(critic or saved, shape, kind, 0)
-            if value is not None and saved is not None:
-                value.load_state_dict(load_file(path / _CRITIC_FILE))
+            second = _new_critic(saved, shape, kind, 0) if content.get("instruction_critic") else None
+            for one, file in ((value if saved else None, _CRITIC_FILE), (second, _INSTRUCTION_FILE)):
+                if one is not None:
+                    one.load_state_dict(load_file(path / file))
+                    one.link = content.get("critic_link")
         except (*_BROKEN, RuntimeError) as error:
             first_line = str(error).strip().split("\n")[0]
             raise ModelError(
@@ -135,6 +148,7 @@ class VLAPolicy:
         return cls(
             model,
             critic=None if value is None else value.to(device, kind),
+            instruction_critic=None if second is None else second.to(device, kind),
             reference=_copy_frozen(model) if reference else None,
         )
 
@@ -152,8 +166,10 @@ class VLAPolicy:
 
     def values(self, packed: PackedArrays) -> list[Tensor]:
         """Per step, the value of its state, repeated L + 1 times."""
-        values = self.evaluate(packed, logprobs=False, values=True).values
-        return _split_by_step(values, [length + 1 for length in packed.action_lengths])
+        outputs = self.evaluate(packed, logprobs=False, values=True).values
+        assert outputs is not None and self.critic is not None
+        lengths = [length + 1 for length in packed.action_lengths]
+        return _split_by_step(self.critic.read_values(outputs), lengths)
 
     def evaluate(
         self, packed: PackedArrays, *, logprobs: bool = True, values: bool = False, entropies: bool = False
@@ -181,6 +197,26 @@ class VLAPolicy:
         steps = [Step(state, nothing, behavior_logprobs=np.zeros(0, np.float32)) for state in states]
         with torch.no_grad():
             return torch.cat(self.values(pack_arrays(steps))).float().cpu().numpy()
+
+    # --- the critic of instructions -----------------------------------------------------
+
+    def add_instruction_critic(self) -> None:
+        """Add a second critic, of the same kind and link, unless there is one."""
+        if self.instruction_critic is not None:
+            return
+        if self.critic is None:
+            raise ConfigError("a critic of instructions needs a critic beside it; set critic to 'shared'")
+        made = _new_critic(self.critic.kind, self.model.shape, self.critic.head.weight.dtype, 1)
+        made.link = self.critic.link
+        self.instruction_critic = self.module["instruction_critic"] = made.to(self.device)
+
+    def read_instructions(self) -> VLAPolicy:
+        """This policy with the critic of instructions in place of the critic; weights are shared."""
+        if self.instruction_critic is None:
+            raise ConfigError("this policy has no critic of instructions; call add_instruction_critic")
+        policy = copy.copy(self)
+        policy.critic = self.instruction_critic
+        return policy
 
     # --- forward passes -----------------------------------------------------------------
 
@@ -241,7 +277,8 @@ class VLAPolicy:
         kept = [state for state in states if isinstance(state, ArrayState)]
         arrays = stack_states(kept)
         self.model.encoder.check_arrays(arrays)
-        for encoder in (self.model.encoder, None if self.critic is None else self.critic.backbone):
+        own = [one.backbone for one in (self.critic, self.instruction_critic) if one is not None]
+        for encoder in (self.model.encoder, *own):
             if encoder is not None:
                 encoder.fit_scaling(arrays)
 
@@ -287,13 +324,18 @@ class VLAPolicy:
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a directory that `from_pretrained` opens, atomically."""
-        kind = None if self.critic is None else self.critic.kind
         with write_directory_atomically(Path(path)) as folder:
-            content = self.model.shape.to_json() | {"critic": kind}
+            content = self.model.shape.to_json() | {
+                "critic": None if self.critic is None else self.critic.kind,
+                "critic_link": None if self.critic is None else self.critic.link,
+                "instruction_critic": self.instruction_critic is not None,
+            }
             (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
             save_file(_contiguous_weights(self.model), folder / "model.safetensors")
             if self.critic is not None:
                 save_file(_contiguous_weights(self.critic), folder / _CRITIC_FILE)
+            if self.instruction_critic is not None:
+                save_file(_contiguous_weights(self.instruction_critic), folder / _INSTRUCTION_FILE)
 
 
 def _new_critic(kind: CriticKind, shape: VLAShape, dtype: torch.dtype, seed: int) -> CriticModel:
@@ -323,8 +365,6 @@ def _check_dtype(name: str) -> torch.dtype:
 
 
 def _copy_frozen(model: VLAModel) -> VLAModel:
-    import copy
-
     return copy.deepcopy(model).requires_grad_(False)
 
 

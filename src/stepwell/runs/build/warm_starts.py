@@ -3,9 +3,9 @@
     warm_start.cache/KEY/          the policy after the warm start, complete or absent
     warm_start.cache/KEY.lock      held by the run that makes it; others wait for it
 
-The key is a hash of every setting that the warm start depends on: environment, agent, policy with its critic,
-sampling, rewards, the table `warm_start`, what `stop_at` uses, the seed. Chats and the user's own reward
-functions count by their content.
+The key is a hash of every setting that the warm start depends on: environment, agent, policy with its critic
+and what that is taught, sampling, rewards, the table `warm_start`, what `stop_at` uses, the seed. Chats and
+the user's own reward functions count by their content.
 
 Invariants
 * A run that finds its warm start continues exactly like the one that made it: weights are stored in full,
@@ -59,6 +59,7 @@ def make_cache_key(components: Components) -> str:
     del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
     values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}  # for `stop_at`
     values["policy"]["critic"] = components.critic_kind
+    values["critic"] = None if recipe.value is None else [recipe.value.link, str(recipe.credit)]
     values["rewarded"] = [
         *components.demonstrated_parts,
         *(recipe.optional_reward_parts if config.rewards.process else ()),

@@ -62,7 +62,7 @@ def _measure_work(config: RunConfig) -> Pace:
         count = min(warm.num_demos, NUM_WARM * warm.batch_size)
         shown = components.demonstrations(count, warm.noise, config.seed, warm.demos_per_task)
         short = warm.model_copy(update={"epochs": 1, "max_updates": NUM_WARM})
-        updates = imitate(components.policy, shown, short, config.seed)
+        updates = imitate(components.policy, shown, short, config.seed, recipe=components.recipe)
         next(updates)  # the first one also warms up
         imitation_s = _time_work(lambda: list(updates)) / max(count_batches(short, len(shown)) - 1, 1)
         components.engine.load_weights(1, components.policy.model_weights())

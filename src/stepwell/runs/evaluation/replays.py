@@ -76,8 +76,6 @@ def _compute_worth(
     with torch.no_grad():
         read = policy.values(batch.packed)
     states = torch.stack([row[0] for row in read]).float()
-    if components.recipe.value is not None and components.recipe.value.loss == "value_bce":
-        states = states.sigmoid()
     result = credit.step_gae(replace(batch.timeline, state_values=states))
     assert result.step_advantages is not None
     return _split_by_step(states, trajectories), _split_by_step(result.step_advantages, trajectories)

@@ -22,6 +22,7 @@ from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm, lo
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.sft.chats import read_chats
 from stepwell.training import count_batches, imitate
+from stepwell.training.critics import prepare_critics
 
 
 @dataclass(eq=False)
@@ -37,6 +38,7 @@ class WarmStart:
 
     def run(self) -> None:
         """Learn what settings ask for, or load it from where another run left it."""
+        prepare_critics(self.components.policy, self.components.recipe)
         cache = self.components.config.warm_start.cache
         if cache is None:
             self._imitate()
@@ -73,6 +75,7 @@ class WarmStart:
             shown,
             warm,
             config.seed,
+            recipe=self.components.recipe,
             token_budget=config.train.token_budget,
             micro_batch=config.train.micro_batch,
         )

@@ -35,7 +35,9 @@ class MemoryEstimate:
         size = self.size
         own = size.num_hidden_matrices if self.critic_kind == "own" else 0
         head = 0 if self.critic_kind == "none" else size.width + 1
-        return (size.num_parameters if self.config.policy.lora is None else size.num_linear) + own + head
+        num_critics = 2 if self.recipe.needs_instruction_critic else 1
+        actor = size.num_parameters if self.config.policy.lora is None else size.num_linear
+        return actor + num_critics * (own + head)
 
     def bytes_by_use(self) -> dict[str, float]:
         """Bytes by what they hold, at the moment when most are in use."""
