@@ -59,12 +59,16 @@ def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> N
         return make_cache_key(Components(shared(tmp_path, "run", *settings)))
 
     task = "recipe.reward_parts=['task']"
-    assert key("recipe.name=steppo", task) == key("recipe.name=ppo", task, "train.optimizer.kind=muon")
+    steppo = key("recipe.name=steppo", task)
+    assert steppo == key("recipe.name=steppo", task, "train.optimizer.kind=muon", "recipe.credit.lam=0.5")
     assert key("recipe.name=grpo", task) == key(
         "recipe.name=rloo", task, "train.num_updates=9", "eval.every=3", "eval.patience=2"
     )
     different = [
         ("recipe.name=steppo", task),
+        ("recipe.name=steppo", task, "recipe.credit.gamma=0.9"),  # its critic is taught other returns
+        ("recipe.name=ppo", task),  # at other sites
+        ("recipe.name=webrl", task),  # and probabilities
         ("recipe.name=grpo", task),
         ("recipe.name=grpo", task, "seed=1"),
         ("recipe.name=grpo", "recipe.reward_parts=['task', 'format']"),

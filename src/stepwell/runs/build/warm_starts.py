@@ -22,6 +22,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from stepwell.algos.recipes import Recipe
 from stepwell.config.run import WarmStartConfig
 from stepwell.core import InfraError
 from stepwell.core.user_objects import is_import_path
@@ -59,7 +60,7 @@ def make_cache_key(components: Components) -> str:
     del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
     values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}  # for `stop_at`
     values["policy"]["critic"] = components.critic_kind
-    values["critic"] = None if recipe.value is None else [recipe.value.link, str(recipe.credit)]
+    values["critic"] = _describe_lesson(recipe)
     values["rewarded"] = [
         *components.demonstrated_parts,
         *(recipe.optional_reward_parts if config.rewards.process else ()),
@@ -71,6 +72,14 @@ def make_cache_key(components: Components) -> str:
     if is_import_path(config.agent.strategy):  # what a prompt style says counts, not its name
         values["agent"]["strategy"] = repr(components.language.agent.strategy)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _describe_lesson(recipe: Recipe) -> list[object] | None:
+    """What the critic is taught (`training/critics.py`): λ does not count there."""
+    if recipe.value is None or recipe.credit is None:
+        return None
+    counted = {name: value for name, value in recipe.credit.kwargs.items() if not name.startswith("lam")}
+    return [recipe.value.link, recipe.credit.name, counted]
 
 
 def _hash_rows(source: str) -> str:
