@@ -101,3 +101,25 @@ async def test_it_works_inside_a_running_loop() -> None:
 def test_the_page_stays_when_there_is_none_to_show(path: str) -> None:
     driver, view = open_light(SmallSite())
     assert visit(driver, path).url == view.url
+
+
+def test_a_change_of_one_page_is_not_seen_in_another_with_the_same_html() -> None:
+    drivers = [LightDriver(app=SmallSite()) for _ in range(2)]
+    start = {"headers": {}, "allowed_hosts": ["a.test"]}
+    first, second = (driver.open("http://a.test/form", **start) for driver in drivers)
+    assert first == second
+    field = next(element.id for element in first.elements if element.text == "Who")
+    changed = drivers[0].act(WebAction("type", field, "Zoe"))
+    assert "Zoe" in changed.html and changed != first
+    assert drivers[1].view() == second
+    assert drivers[1].open("http://a.test/form", **start) == second
+
+
+def test_what_was_typed_stays_when_only_the_fragment_changes() -> None:
+    driver = LightDriver(app=SmallSite())
+    view = driver.open("http://a.test/form", headers={}, allowed_hosts=["a.test"])
+    field = next(element.id for element in view.elements if element.text == "Who")
+    driver.act(WebAction("goto", argument="#low"))
+    driver.act(WebAction("type", field, "Zoe"))
+    view = driver.act(WebAction("go_back"))
+    assert view.url == "http://a.test/form" and 'value="Zoe"' in view.html

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from stepwell.core import InputError
@@ -57,6 +58,7 @@ def split_address(url: str) -> SplitResult | None:
     return parts if is_web else None
 
 
+@lru_cache(maxsize=8192)
 def resolve_address(text: str, base: str) -> str:
     """An absolute address for what was written in a page or by an agent; "" if it is no address of the web.
 

@@ -1,4 +1,6 @@
-"""The light driver's way to a site: a call of an ASGI application in this process, or HTTP by a socket.
+"""The light driver's way to a site: a call in this process, or HTTP by a socket.
+
+A `DirectSite`, as our own sites are, answers a plain call. Other ASGI applications run in a loop.
 
 One `SiteClient` belongs to one episode: it keeps its cookies and sends its headers with every request. It
 follows redirects, at most `MAX_REDIRECTS`, and asks before each whether the address is allowed.
@@ -17,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 from stepwell.envs.web.addresses import AllowedHosts, resolve_address
+from stepwell.envs.web.exchange import DirectSite, SiteRequest
 
 MAX_REDIRECTS = 20
 MAX_BYTES = 32 * 2**20
@@ -33,7 +36,7 @@ class SiteReply:
 
     url: str
     status: int
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     body: bytes
     is_posted: bool = False  # it answers a form, not an address: it cannot be asked for again
 
@@ -123,6 +126,8 @@ class SiteClient:
             headers["origin"] = f"{parts.scheme}://{parts.netloc}"
         if referer:
             headers["referer"] = referer.partition("#")[0]
+        if isinstance(self.app, DirectSite):
+            return _call_site(self.app, method, url, headers, body)
         if self.app is not None:
             return self._call_app(method, url, headers, body)
         return self._call_host(method, url, headers, body)
@@ -246,6 +251,13 @@ class AppCall:
         elif message["type"] == "http.response.body" and self._size <= MAX_BYTES:
             self.body.append(message.get("body", b""))
             self._size += len(self.body[-1])
+
+
+def _call_site(site: DirectSite, method: str, url: str, headers: Mapping[str, str], body: bytes) -> SiteReply:
+    parts = urlsplit(url)
+    request = SiteRequest(method, parts.netloc, unquote(parts.path or "/"), parts.query, body)
+    answer = site.answer_request(request, headers)
+    return SiteReply(url, answer.status, answer.headers, answer.body)
 
 
 def _run_in_thread(loop: Any, make: Callable[[], Any], errors: list[BaseException]) -> None:

@@ -5,7 +5,7 @@ cookies. It knows no scripts, no style sheets and no frames: it is for sites tha
 own do. There it shows the same observation as Chromium and every action has the same effect;
 `tests/envs/web` holds the two against each other.
 
-    act ─► refuse_action ─► _do_NAME ─► _visit ─► SiteClient ─► load_page ─► LightTab.push_page
+    act ─► refuse_action ─► _do_NAME ─► _visit ─► SiteClient ─► load_document ─► LightTab
                                                                                  │
     PageView ◄─ make_view ◄─ simplify ◄──────────────────────────────────────────┘
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -35,8 +34,8 @@ from stepwell.envs.web.forms import (
 )
 from stepwell.envs.web.observation import FLOW_LINES, make_view, place_viewport
 from stepwell.envs.web.page import PageView
-from stepwell.envs.web.snapshot import Node, Snapshot, list_options
-from stepwell.envs.web.tabs import LightPage, LightTab, load_page, restore_controls
+from stepwell.envs.web.snapshot import Node, list_options
+from stepwell.envs.web.tabs import LightDocument, LightPage, LightTab, load_document, restore_controls
 
 MAX_TABS = 10
 NO_EARLIER, NO_LATER = "there is no earlier page", "there is no later page"
@@ -78,8 +77,8 @@ class LightDriver:
 
     def act(self, action: WebAction) -> PageView:
         """Do one action."""
-        page, client = self._page, self._require_client()
-        self._notice = refuse_action(page.simplify(), action, client.allowed, page.snapshot.base)
+        document, client = self._document, self._require_client()
+        self._notice = refuse_action(document.simplify(), action, client.allowed, document.snapshot.base)
         if not self._notice:
             getattr(self, f"_do_{action.name}")(action)
         return self.view()
@@ -87,13 +86,12 @@ class LightDriver:
     def view(self) -> PageView:
         """The focused tab now."""
         self._require_client()
-        page = self._page
-        tabs = tuple(tab.page.snapshot.title for tab in self._tabs)
-        title = page.snapshot.title
+        page, snapshot = self._page, self._document.snapshot
+        tabs = tuple(tab.page.document.snapshot.title for tab in self._tabs)
         return make_view(
-            page.simplify(),
-            page.snapshot.url,
-            title,
+            page.document.simplify(),
+            page.url,
+            snapshot.title,
             tabs,
             self._tab,
             offset=page.offset,
@@ -102,7 +100,7 @@ class LightDriver:
 
     def raw_html(self) -> str:
         """The HTML of the focused tab as the site sent it."""
-        return self._page.html
+        return self._document.html
 
     def screenshot(self) -> Image | None:
         """Nothing: this driver cannot see."""
@@ -118,6 +116,10 @@ class LightDriver:
     def _page(self) -> LightPage:
         self._require_client()
         return self._tabs[self._tab].page
+
+    @property
+    def _document(self) -> LightDocument:
+        return self._page.document
 
     def _require_client(self) -> SiteClient:
         if self._client is None:
@@ -138,19 +140,20 @@ class LightDriver:
         if in_new_tab and len(self._tabs) >= MAX_TABS:
             self._notice = TOO_MANY_TABS
             return
-        page = self._load(method, url, body, content_type, referer)
-        if page is None:
+        loaded = self._load(method, url, body, content_type, referer)
+        if loaded is None:
             return
         if in_new_tab:
             self._tabs.append(LightTab())
             self._tab = len(self._tabs) - 1
         tab = self._tabs[self._tab]
-        tab.push_page(page, replaces=method == "GET" and url == tab.page.snapshot.url)
+        page = LightPage(loaded.snapshot.url, loaded)
+        tab.push_page(page, replaces=method == "GET" and url == tab.page.url)
 
     def _load(
         self, method: str, url: str, body: bytes = b"", content_type: str = "", referer: str = ""
-    ) -> LightPage | None:
-        """The page of an address; None, with a notice, if there is none to show."""
+    ) -> LightDocument | None:
+        """The document of an address; None, with a notice, if there is none to show."""
         try:
             reply = self._require_client().request_page(method, url, body, content_type, referer)
         except SiteUnreachableError as error:
@@ -167,12 +170,12 @@ class LightDriver:
             html = f"<pre>{escape(html)}</pre>"
         if not html.strip() and reply.status >= 400:
             self._notice = f"the site answered with error {reply.status}"
-        page = load_page(reply.url, html, is_fresh)
-        page.is_posted = reply.is_posted
-        return page
+        loaded = load_document(reply.url, html, is_fresh)
+        loaded.is_posted = reply.is_posted
+        return loaded
 
     def _do_goto(self, action: WebAction) -> None:
-        url = resolve_typed_address(action.argument, self._page.snapshot.url)
+        url = resolve_typed_address(action.argument, self._page.url)
         self._notice = refuse_address(url, action.argument, self._require_client().allowed)
         if not self._notice:
             self._go(url, "")
@@ -180,54 +183,55 @@ class LightDriver:
     def _go(self, url: str, referer: str, in_new_tab: bool = False) -> None:
         """Follow an address; one that differs in its fragment only loads nothing."""
         page = self._page
-        here, _, _ = page.snapshot.url.partition("#")
+        here, _, _ = page.url.partition("#")
         there, mark, _ = url.partition("#")
         if url == BLANK:
             self._notice = "the blank page is opened by a new tab"
         elif mark and here == there and not in_new_tab:
-            self._tabs[self._tab].push_page(_move_page(page, url), replaces=url == page.snapshot.url)
+            self._tabs[self._tab].push_page(LightPage(url, page.document), replaces=url == page.url)
         else:
             self._visit("GET", url, referer=referer, in_new_tab=in_new_tab)
 
     def _do_click(self, action: WebAction) -> None:
         node = self._find_node(action)
         tag, kind = node[0], read_kind(node)
-        self._page.focus = node
+        self._document.focus = node
         if tag == "a" and "href" in node[1]:
             self._click_link(node)
         elif is_submit_button(node):
             self._submit_form(node, node)
-        elif kind == "reset" and (form := find_form(self._page.snapshot.body, node)):
-            self._page.restore_nodes(list(walk_nodes(form)))
+        elif kind == "reset" and (form := find_form(self._document.snapshot.body, node)):
+            self._document.restore_nodes(list(walk_nodes(form)))
         elif kind in ("checkbox", "radio"):
             self._toggle_choice(node, kind)
         elif tag == "summary":
             self._toggle_details(node)
 
     def _click_link(self, node: Node) -> None:
-        page = self._page
-        url = resolve_address(node[1]["href"], page.snapshot.base)
+        url = resolve_address(node[1]["href"], self._document.snapshot.base)
         if url:
-            self._go(
-                url, page.snapshot.url, in_new_tab=node[1].get("target", "").lower() in ("_blank", "blank")
-            )
+            in_new_tab = node[1].get("target", "").lower() in ("_blank", "blank")
+            self._go(url, self._page.url, in_new_tab=in_new_tab)
 
     def _toggle_choice(self, node: Node, kind: str) -> None:
-        page = self._page
+        document = self._document
+        node = document.own_node(node)
         if kind == "checkbox" and "checked" in node[1]:
-            del page.change_node(node)["checked"]
+            del document.change_node(node)["checked"]
             return
         if kind == "radio":
-            form = find_form(page.snapshot.body, node)
-            for other in list_controls(page.snapshot.body, form or page.snapshot.body):
+            body = document.snapshot.body
+            for other in list_controls(body, find_form(body, node) or body):
                 if read_kind(other) == "radio" and other[1].get("name") == node[1].get("name"):
-                    page.change_node(other).pop("checked", None)
-        page.change_node(node)["checked"] = "true"
+                    document.change_node(other).pop("checked", None)
+        document.change_node(node)["checked"] = "true"
 
     def _toggle_details(self, node: Node) -> None:
-        for parent in walk_nodes(self._page.snapshot.body):
+        document = self._document
+        node = document.own_node(node)
+        for parent in walk_nodes(document.snapshot.body):
             if parent[0] == "details" and any(child is node for child in parent[2]):
-                attributes = self._page.change_node(parent)
+                attributes = document.change_node(parent)
                 if attributes.pop("open", None) is None:
                     attributes["open"] = "true"
 
@@ -235,22 +239,25 @@ class LightDriver:
         self._find_node(action)  # without scripts and style sheets nothing listens
 
     def _do_type(self, action: WebAction) -> None:
-        node = self._find_node(action)
-        text = action.argument
+        self._type_text(self._find_node(action), action.argument)
+
+    def _type_text(self, node: Node, text: str) -> Node:
+        """Put text into a field; the field, which has the focus then."""
+        document = self._document
+        node = document.focus = document.own_node(node)
         text = re.sub(r"[\r\n]", "", text) if node[0] == "input" else re.sub(r"\r\n?", "\n", text)
         limit = node[1].get("maxlength", "")
         if limit.isdigit():
             text = text[: int(limit)]
-        self._page.change_node(node)["value"] = text
-        self._page.focus = node
+        document.change_node(node)["value"] = text
+        return node
 
     def _do_search(self, action: WebAction) -> None:
-        self._do_type(action)
-        self._press_enter(self._find_node(action))
+        self._press_enter(self._type_text(self._find_node(action), action.argument))
 
     def _do_press(self, action: WebAction) -> None:
         key = action.argument.strip().lower()
-        node = self._page.focus
+        node = self._document.focus
         if key == "enter" and node is not None:
             self._press_enter(node)
         elif key in ("pagedown", "pageup", "home", "end"):
@@ -258,30 +265,32 @@ class LightDriver:
             self._scroll_page(steps[key])
 
     def _press_enter(self, node: Node) -> None:
-        page = self._page
+        document = self._document
+        body = document.snapshot.body
         if node[0] == "textarea":
-            page.change_node(node)["value"] = node[1].get("value", "") + "\n"
+            node = document.own_node(node)
+            document.change_node(node)["value"] = node[1].get("value", "") + "\n"
         elif node[0] == "input" and (takes_text(node) or read_kind(node) in ("checkbox", "radio")):
-            form = find_form(page.snapshot.body, node)
-            controls = [] if form is None else list_controls(page.snapshot.body, form)
+            form = find_form(body, node)
+            controls = [] if form is None else list_controls(body, form)
             if form is not None and submits_on_enter(controls):
                 self._submit_form(node, find_default_button(controls))
         elif node[0] in ("a", "button", "summary", "input"):
-            number = next((key for key, item in page.simplify().nodes.items() if item is node), None)
+            number = next((key for key, item in document.simplify().nodes.items() if item is node), None)
             if number is not None:
                 self._do_click(WebAction("click", number))
 
     def _submit_form(self, node: Node, button: Node | None) -> None:
-        page = self._page
-        form = find_form(page.snapshot.body, node)
+        page, snapshot = self._page, self._document.snapshot
+        form = find_form(snapshot.body, node)
         if form is None:
             return
-        missing = _find_missing_value(list_controls(page.snapshot.body, form))
+        missing = _find_missing_value(list_controls(snapshot.body, form))
         if missing is not None and "novalidate" not in form[1]:
             self._notice = MISSING_VALUE.format(missing)
             return
-        request = make_form_request(page.snapshot.body, form, button, page.snapshot.url)
-        url = resolve_address(request.url, page.snapshot.base)
+        request = make_form_request(snapshot.body, form, button, page.url)
+        url = resolve_address(request.url, snapshot.base)
         self._notice = refuse_address(url, request.url, self._require_client().allowed)
         if not self._notice:
             in_new_tab = form[1].get("target", "").lower() in ("_blank", "blank")
@@ -290,27 +299,27 @@ class LightDriver:
                 url,
                 request.body,
                 request.content_type,
-                referer=page.snapshot.url,
+                referer=page.url,
                 in_new_tab=in_new_tab,
             )
 
     def _do_select_dropdown_option(self, action: WebAction) -> None:
-        node = self._find_node(action)
+        document = self._document
+        node = document.focus = document.own_node(self._find_node(action))
         chosen = find_option(node, action.argument)
         for place, option in enumerate(list_options(node)):
-            attributes = self._page.change_node(option)
+            attributes = document.change_node(option)
             if place == chosen:
                 attributes["selected"] = "true"
             else:
                 attributes.pop("selected", None)
-        self._page.focus = node
 
     def _do_scroll(self, action: WebAction) -> None:
         self._scroll_page(1 if action.argument == "down" else -1)
 
     def _scroll_page(self, pages: int) -> None:
         page = self._page
-        first, _ = place_viewport(page.offset + pages * FLOW_LINES, len(page.simplify().lines))
+        first, _ = place_viewport(page.offset + pages * FLOW_LINES, len(page.document.simplify().lines))
         page.offset = first
 
     def _do_new_tab(self, action: WebAction) -> None:
@@ -345,22 +354,21 @@ class LightDriver:
         if not 0 <= position < len(tab.pages):
             self._notice = refusal
             return
-        target = tab.pages[position]
-        if target.snapshot.body is not tab.page.snapshot.body:
-            if target.is_fresh and target.is_posted:
+        target, old = tab.pages[position], tab.pages[position].document
+        if old is not tab.page.document:
+            if old.is_fresh and old.is_posted:
                 self._notice = NOT_KEPT
                 return
-            url = target.snapshot.url
-            page = self._load("GET", url) if target.is_fresh else load_page(url, target.html)
-            if page is None:
+            loaded = self._load("GET", target.url) if old.is_fresh else load_document(target.url, old.html)
+            if loaded is None:
                 return
-            restore_controls(target, page)
-            tab.pages[position] = page
+            restore_controls(old, loaded)
+            tab.pages[position] = LightPage(loaded.snapshot.url, loaded)
         tab.position = position
         tab.page.offset = 0
 
     def _find_node(self, action: WebAction) -> Node:
-        return self._page.simplify().nodes[action.element]
+        return self._document.simplify().nodes[action.element]
 
 
 def _find_download(reply: SiteReply) -> str:
@@ -398,9 +406,3 @@ def _find_missing_value(controls: list[Node]) -> str | None:
         if not is_filled:
             return str(attributes.get("name", "")) or kind
     return None
-
-
-def _move_page(page: LightPage, url: str) -> LightPage:
-    """The same page under an address with another fragment."""
-    old = page.snapshot
-    return replace(page, snapshot=Snapshot(url, old.title, old.body, old.base, old.is_cut), offset=0)

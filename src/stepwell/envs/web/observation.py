@@ -24,12 +24,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from stepwell.envs.web.page import PageView
-from stepwell.envs.web.simplify import SimplePage
+from stepwell.envs.web.simplify import SimplePage, ViewLayout
 
 FLOW_LINES = 60
 MAX_TITLE = 40
+MAX_KEPT_LINE = 1000
 _TOKEN = re.compile(r"[A-Za-z]{1,5}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 
 
@@ -42,20 +44,37 @@ def count_tokens(text: str) -> int:
     return len(_TOKEN.findall(text))
 
 
+@lru_cache(maxsize=32_768)
+def _count_kept(text: str) -> int:
+    return count_tokens(text)
+
+
+def _count_line(line: str) -> int:
+    """The tokens of a line; those of short ones are kept, for the same lines come again and again."""
+    return _count_kept(line) if len(line) <= MAX_KEPT_LINE else count_tokens(line)
+
+
 def make_view(
     page: SimplePage, url: str, title: str, tabs: tuple[str, ...], tab: int, *, offset: int, notice: str
 ) -> PageView:
     """A view of a simplified page; `offset` is the first line of the viewport, -1 for that of the screen."""
     on_screen = page.screen or (0, len(page.lines))
     viewport = on_screen if offset < 0 else place_viewport(offset, len(page.lines))
+    layout = page.layout
+    if layout is None or layout.viewport != viewport or (layout.is_screen != (offset < 0)):
+        layout = page.layout = _lay_out(page, viewport, is_screen=offset < 0)
+    return PageView(url, title, layout.html, layout.text, layout.elements, tabs, tab, notice, viewport)
+
+
+def _lay_out(page: SimplePage, viewport: tuple[int, int], *, is_screen: bool) -> ViewLayout:
+    first, last = viewport
     elements = tuple(
         element
-        if element.in_viewport == (is_seen := viewport[0] <= line < viewport[1]) or offset < 0
+        if element.in_viewport == (is_seen := first <= line < last) or is_screen
         else replace(element, in_viewport=is_seen)
         for element, line in zip(page.elements, page.element_lines, strict=True)
     )
-    html, text = "\n".join(page.lines), "\n".join(page.texts)
-    return PageView(url, title, html, text, elements, tabs, tab, notice, viewport)
+    return ViewLayout(viewport, is_screen, "\n".join(page.lines), "\n".join(page.texts), elements)
 
 
 def place_viewport(offset: int, num_lines: int) -> tuple[int, int]:
@@ -97,7 +116,7 @@ def choose_lines(lines: list[str], viewport: tuple[int, int], budget: int) -> tu
     start = min(viewport[0], max(0, len(lines) - 1))
     first = last = start
     while last < len(lines):
-        cost = count_tokens(lines[last])
+        cost = _count_line(lines[last])
         if cost > budget:
             break
         budget -= cost
@@ -105,7 +124,7 @@ def choose_lines(lines: list[str], viewport: tuple[int, int], budget: int) -> tu
     if last == start:  # not even one line fits: it is cut, so that the agent sees something
         return first, first + 1, _cut_line(lines[first], max(budget, 1))
     while first > 0 and last == len(lines):
-        cost = count_tokens(lines[first - 1])
+        cost = _count_line(lines[first - 1])
         if cost > budget:
             break
         budget -= cost

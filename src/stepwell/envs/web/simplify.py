@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepwell.envs.web.page import PageElement
 from stepwell.envs.web.snapshot import (
@@ -54,6 +54,16 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _QUOTES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 
 
+class ViewLayout(NamedTuple):
+    """A simplified page under a viewport, as views show it."""
+
+    viewport: tuple[int, int]
+    is_screen: bool
+    html: str
+    text: str
+    elements: tuple[PageElement, ...]
+
+
 @dataclass(slots=True)
 class SimplePage:
     """The lines of simplified HTML, the plain text, and the elements with the nodes they stand for."""
@@ -64,6 +74,7 @@ class SimplePage:
     nodes: dict[str, Node] = field(default_factory=dict)
     element_lines: list[int] = field(default_factory=list)
     screen: tuple[int, int] | None = None  # lines on the screen, first and last + 1; None: unknown
+    layout: ViewLayout | None = None  # the last one, so that the same page is laid out once
 
 
 def simplify_page(snapshot: Snapshot) -> SimplePage:

@@ -16,6 +16,7 @@ Invariants
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ _WITHOUT_TEXT = (
 )
 NOT_SHOWN = frozenset(_WITHOUT_TEXT.split())
 LISTENS = "-listens"  # set by the collecting script: a click on this element is listened to
+
+_TITLE, _BASE = re.compile("<title", re.IGNORECASE), re.compile("<base", re.IGNORECASE)
 
 Node = list[Any]
 
@@ -54,7 +57,9 @@ def read_html(url: str, html: str) -> Snapshot:
     from selectolax.lexbor import LexborHTMLParser
 
     parser = LexborHTMLParser(html)
-    title, base = parser.css_first("title"), parser.css_first("base[href]")
+    # A selector costs as much as the parser: it is asked only where the HTML has such a tag.
+    title = parser.css_first("title") if _TITLE.search(html) else None
+    base = parser.css_first("base[href]") if _BASE.search(html) else None
     body = make_node("body")
     is_cut = False if parser.body is None else _fill_node(parser.body, body)
     words = "" if title is None else " ".join((title.text_content or title.text() or "").split())
@@ -88,6 +93,18 @@ def _fill_node(source: Any, body: Node) -> bool:
                     continue
             item = following
     return False
+
+
+def copy_tree(body: Node) -> tuple[Node, dict[int, Node]]:
+    """A copy of a tree that can be changed, and its nodes by the `id` of the first ones."""
+    copied: dict[int, Node] = {}
+
+    def copy_node(node: Node) -> Node:
+        children = [child if isinstance(child, str) else copy_node(child) for child in node[2]]
+        made = copied[id(node)] = [node[0], dict(node[1]), children, node[3], node[4]]
+        return made
+
+    return copy_node(body), copied
 
 
 def prepare_controls(body: Node) -> None:

@@ -1,28 +1,42 @@
-"""The tabs of the light driver: pages without scripts, each tab with its history."""
+"""The tabs of the light driver: pages without scripts, each tab with its history.
+
+    LightTab ─ LightPage (an entry of the history: address, viewport) ─ LightDocument (tree, state of forms)
+
+Pages that differ in their fragment only are one document. Documents with the same address and the same HTML
+share one tree until something in it is changed (`own_node`): most pages are only read, and the same pages
+come again and again.
+
+Invariants
+* A shared tree is never changed, and a change of one document is never seen in another.
+* At most `MAX_SHARED` trees are kept, none of them from more than `MAX_SHARED_CHARS` characters.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepwell.envs.web.addresses import BLANK
 from stepwell.envs.web.forms import walk_nodes
+from stepwell.envs.web.recent import RecentTable
 from stepwell.envs.web.simplify import SimplePage, simplify_page
-from stepwell.envs.web.snapshot import Node, Snapshot, make_node, prepare_controls, read_html
+from stepwell.envs.web.snapshot import Node, Snapshot, copy_tree, make_node, prepare_controls, read_html
+
+MAX_SHARED, MAX_SHARED_CHARS = 1024, 60_000
 
 
 @dataclass(slots=True, eq=False)
-class LightPage:
-    """A page that was loaded, with what a user did to it.
+class LightDocument:
+    """A document that was loaded, with what a user did to it.
 
-    `offset` is the first line of the viewport. `is_fresh`: the site forbids to keep it, so that going back
-    asks for it again; `is_posted`: it answered a form, so that it cannot be asked for.
+    `is_fresh`: the site forbids to keep it, so that going back asks for it again; `is_posted`: it answered a
+    form, so that it cannot be asked for.
     """
 
     snapshot: Snapshot
     html: str = ""
     is_fresh: bool = False
     is_posted: bool = False
-    offset: int = 0
+    is_shared: bool = False
     focus: Node | None = None
     defaults: dict[int, tuple[Node, dict[str, str]]] = field(default_factory=dict)
     _simple: SimplePage | None = None
@@ -33,8 +47,21 @@ class LightPage:
             self._simple = simplify_page(self.snapshot)
         return self._simple
 
+    def own_node(self, node: Node) -> Node:
+        """The same node in a tree that no other document has, for a change."""
+        if not self.is_shared:
+            return node
+        body, own = copy_tree(self.snapshot.body)
+        simple = self.simplify()
+        self.snapshot = replace(self.snapshot, body=body)
+        self._simple = replace(simple, nodes={key: own[id(old)] for key, old in simple.nodes.items()})
+        self.focus = None if self.focus is None else own[id(self.focus)]
+        self.is_shared = False
+        return own[id(node)]
+
     def change_node(self, node: Node) -> dict[str, str]:
-        """The attributes of a node for a change; the first ones are kept for a reset."""
+        """The attributes of a node of an own tree for a change; the first ones are kept for a reset."""
+        assert not self.is_shared, "call own_node first"
         attributes: dict[str, str] = node[1]
         self.defaults.setdefault(id(node), (node, dict(attributes)))
         self._simple = None
@@ -45,21 +72,37 @@ class LightPage:
         for node in nodes:
             if id(node) in self.defaults:
                 node[1] = dict(self.defaults[id(node)][1])
-        self._simple = None
+                self._simple = None
 
 
-def load_page(url: str, html: str, is_fresh: bool = False) -> LightPage:
-    """A page from its HTML."""
+_SHARED: RecentTable[tuple[Snapshot, SimplePage]] = RecentTable(MAX_SHARED)
+
+
+def load_document(url: str, html: str, is_fresh: bool = False) -> LightDocument:
+    """A document from its HTML."""
+    if len(html) > MAX_SHARED_CHARS:
+        return LightDocument(_read_page(url, html), html, is_fresh)
+    kept = _SHARED.find((url, html))
+    if kept is None:
+        snapshot = _read_page(url, html)
+        kept = _SHARED.keep((url, html), (snapshot, simplify_page(snapshot)))
+    return LightDocument(kept[0], html, is_fresh, is_shared=True, _simple=kept[1])
+
+
+def _read_page(url: str, html: str) -> Snapshot:
     snapshot = read_html(url, html)
     prepare_controls(snapshot.body)
-    return LightPage(snapshot, html, is_fresh)
+    return snapshot
 
 
-def restore_controls(old: LightPage, new: LightPage) -> None:
+def restore_controls(old: LightDocument, new: LightDocument) -> None:
     """Carry over what a user put into the controls of a page, as browsers do when they return to it.
 
     Controls are matched by kind and name, those with the same in their order. Passwords are not kept.
     """
+    if not old.defaults:
+        return
+    new.own_node(new.snapshot.body)
     by_key: dict[tuple[str, str, str], list[Node]] = {}
     for node in walk_nodes(new.snapshot.body):
         by_key.setdefault(_identify_control(node), []).append(node)
@@ -80,9 +123,18 @@ def _identify_control(node: Node) -> tuple[str, str, str]:
     return node[0], node[1].get("name", ""), node[1].get("type", "").lower()
 
 
+@dataclass(slots=True, eq=False)
+class LightPage:
+    """An entry of the history: a document under an address. `offset` is the first line of the viewport."""
+
+    url: str
+    document: LightDocument
+    offset: int = 0
+
+
 def make_blank_page() -> LightPage:
     """The page of a new tab."""
-    return LightPage(Snapshot(BLANK, "", make_node("body"), BLANK))
+    return LightPage(BLANK, LightDocument(Snapshot(BLANK, "", make_node("body"), BLANK)))
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +151,7 @@ class LightTab:
 
     def push_page(self, page: LightPage, *, replaces: bool) -> None:
         """Show a page; what lay ahead in the history is gone. A blank first page leaves no trace."""
-        if replaces or self.page.snapshot.url == BLANK:
+        if replaces or self.page.url == BLANK:
             del self.pages[self.position :]
         else:
             del self.pages[self.position + 1 :]

@@ -1,8 +1,7 @@
 """The seeded database, and a private copy of it for every episode.
 
 A world is built once per seed and size and kept as the bytes of an SQLite file. An episode is a connection
-to a copy of these bytes in memory: copying costs microseconds (tiny) to a millisecond (full), nothing is
-shared, and closing the connection forgets all changes.
+to a copy of these bytes in memory. Nothing is shared, and a roll-back forgets all changes.
 
 Invariants
 * The same seed and size give the same rows on every machine.
@@ -14,6 +13,8 @@ from __future__ import annotations
 import random
 import sqlite3
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -24,6 +25,7 @@ from stepwell.envs.web.sites.seeding import SCHEMAS, SEEDERS
 from stepwell.envs.web.sites.seeding.words import load_words
 
 Size = Literal["tiny", "full"]
+MAX_STATEMENTS = 512  # all statements of the pages: none is compiled twice for a connection
 ROWS_PER_PAGE = {"tiny": 3, "full": 10}
 
 
@@ -44,7 +46,9 @@ def build_world(seed: int, size: str) -> bytes:
 
 def open_copy(data: bytes) -> sqlite3.Connection:
     """A connection to a copy of a database, in memory; statements commit by themselves."""
-    db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    db = sqlite3.connect(
+        ":memory:", check_same_thread=False, isolation_level=None, cached_statements=MAX_STATEMENTS
+    )
     db.deserialize(data)
     db.row_factory = sqlite3.Row
     db.create_function("dollars", 1, format_dollars, deterministic=True)
@@ -65,16 +69,33 @@ def add_route_functions(db: sqlite3.Connection) -> None:
     db.create_function("route_minutes", 3, measure_minutes, deterministic=True)
 
 
-_READERS = threading.local()
+_KEPT = threading.local()
 
 
 def open_reader(seed: int, size: str) -> sqlite3.Connection:
-    """This thread's connection to an unchanged world, for drawing tasks."""
-    kept: dict[tuple[int, str], sqlite3.Connection] = _READERS.__dict__.setdefault("kept", {})
-    if (seed, size) not in kept:
-        kept[seed, size] = open_copy(build_world(seed, size))
-        kept[seed, size].execute("PRAGMA query_only = 1")
-    return kept[seed, size]
+    """This thread's connection to an unchanged world, for drawing tasks; nobody writes to it."""
+    return _open_kept(seed, size, is_scratch=False)
+
+
+@contextmanager
+def open_scratch(seed: int, size: str) -> Iterator[sqlite3.Connection]:
+    """This thread's connection to a world that may be written to; all is undone at the end."""
+    db = _open_kept(seed, size, is_scratch=True)
+    db.execute("BEGIN")
+    try:
+        yield db
+    finally:
+        db.execute("ROLLBACK")
+
+
+def _open_kept(seed: int, size: str, *, is_scratch: bool) -> sqlite3.Connection:
+    kept: dict[tuple[int, str, bool], sqlite3.Connection] = _KEPT.__dict__.setdefault("kept", {})
+    key = seed, size, is_scratch
+    if key not in kept:
+        kept[key] = open_copy(build_world(seed, size))
+        if not is_scratch:
+            kept[key].execute("PRAGMA query_only = 1")
+    return kept[key]
 
 
 def list_tables(db: sqlite3.Connection) -> list[str]:
@@ -92,8 +113,13 @@ def read_rows(db: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
 
 def find_changes(before: sqlite3.Connection, after: sqlite3.Connection) -> list[str]:
     """Names of the tables whose content differs, without regard to order, case and blanks."""
-    pairs = ((table, read_rows(before, table), read_rows(after, table)) for table in list_tables(before))
-    return [table for table, old, new in pairs if old != new and _fold_rows(old) != _fold_rows(new)]
+    tables = list_tables(before)
+    return [table for table in tables if not match_rows(read_rows(before, table), read_rows(after, table))]
+
+
+def match_rows(old: list[tuple[Any, ...]], new: list[tuple[Any, ...]]) -> bool:
+    """Whether two tables have the same rows, without regard to order, case and blanks."""
+    return old == new or _fold_rows(old) == _fold_rows(new)
 
 
 def _fold_rows(rows: list[tuple[Any, ...]]) -> list[str]:

@@ -5,7 +5,9 @@
     ...
     episode.close()
 
-Programs call `host.app` in process; `host.serve()` offers the same over HTTP for a browser.
+Programs call `host.app` in process; `host.serve()` offers the same over HTTP for a browser. What the sites
+answered is kept and shared by all episodes (`answer_cache.py`); an episode that does something new gets a
+connection to a copy of the seeded database (`take_copy`), in a transaction that is rolled back at its end.
 """
 
 from __future__ import annotations
@@ -14,49 +16,20 @@ import socket
 import sqlite3
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict, deque
+from typing import Any
 
-from stepwell.core.errors import ConfigError, EnvError
+from stepwell.core.errors import EnvError
 from stepwell.core.ids import new_id
+from stepwell.envs.web.recent import RecentTable
+from stepwell.envs.web.sites.answer_cache import MAX_ANSWERS, SiteAnswers
+from stepwell.envs.web.sites.app import SitesApp
 from stepwell.envs.web.sites.database import ROWS_PER_PAGE, Size, build_world, open_copy
+from stepwell.envs.web.sites.episode import SiteEpisode
 from stepwell.envs.web.sites.seeding.words import load_words
-from stepwell.envs.web.sites.visit import EPISODE_HEADER, set_state
 
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
-
-MAX_VISITORS = 64
+MAX_VISITORS, MAX_SPARE_COPIES = 64, 16
 START_TIMEOUT_S = 10.0
-
-
-@dataclass(slots=True)
-class SiteEpisode:
-    """A private snapshot, selected by `headers`."""
-
-    host: SiteHost
-    name: str
-    db: sqlite3.Connection
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Sent with every request of this episode."""
-        return {EPISODE_HEADER: self.name}
-
-    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """Rows of this episode's database."""
-        return [tuple(row) for row in self.db.execute(sql, values)]
-
-    def log_in(self, site: str, user: str) -> None:
-        """Start with a person logged in."""
-        set_state(self.db, f"user:{site}", user)
-
-    def close(self) -> None:
-        """Forget the snapshot."""
-        self.host.close_episode(self.name)
 
 
 class SiteHost:
@@ -69,26 +42,45 @@ class SiteHost:
         self.today = load_words(size).today
         self._episodes: dict[str, SiteEpisode] = {}
         self._visitors: OrderedDict[str, sqlite3.Connection] = OrderedDict()
-        self.app = _build_app(self)
+        self.answers = SiteAnswers()
+        self.judgements: RecentTable[tuple[bool]] = RecentTable(MAX_ANSWERS)
+        self._spare_copies: deque[sqlite3.Connection] = deque()
+        self.app = SitesApp(self)
         self._server: Any = None
         self._port = 0
         self._thread: threading.Thread | None = None
 
     def open_episode(self) -> SiteEpisode:
         """A new snapshot."""
-        episode = SiteEpisode(self, new_id("episode"), open_copy(self._data))
+        episode = SiteEpisode(self, new_id("episode"))
         self._episodes[episode.name] = episode
         return episode
 
     def close_episode(self, name: str) -> None:
         """Forget a snapshot; closing twice is harmless."""
         if episode := self._episodes.pop(name, None):
-            episode.db.close()
+            episode.release_database()
 
-    def find_episode(self, name: str) -> sqlite3.Connection | None:
-        """The snapshot of an open episode."""
-        episode = self._episodes.get(name)
-        return episode.db if episode else None
+    def find_episode(self, name: str) -> SiteEpisode | None:
+        """An open episode."""
+        return self._episodes.get(name)
+
+    def take_copy(self) -> sqlite3.Connection:
+        """A connection to the seeded world; it is used by one episode at a time."""
+        try:
+            db = self._spare_copies.pop()
+        except IndexError:
+            db = open_copy(self._data)
+        db.execute("BEGIN")
+        return db
+
+    def give_back_copy(self, db: sqlite3.Connection, *, is_clean: bool) -> None:
+        """Undo what an episode did; a connection that others may hold is closed."""
+        if is_clean and db.in_transaction and len(self._spare_copies) < MAX_SPARE_COPIES:
+            db.execute("ROLLBACK")
+            self._spare_copies.append(db)
+        else:
+            db.close()
 
     def find_visitor(self, name: str) -> sqlite3.Connection:
         """The snapshot of a visitor, made at the first visit; the oldest beyond 64 are forgotten."""
@@ -128,11 +120,5 @@ class SiteHost:
             self.close_episode(name)
         while self._visitors:
             self._visitors.popitem()[1].close()
-
-
-def _build_app(host: SiteHost) -> Starlette:
-    try:
-        from stepwell.envs.web.sites.app import build_app
-    except ImportError as error:
-        raise ConfigError(f"the sites need starlette ({error}): pip install 'stepwell[web]'") from error
-    return build_app(host)
+        while self._spare_copies:
+            self._spare_copies.pop().close()

@@ -13,7 +13,8 @@ from stepwell.core import JSON, InputError
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.driver import PageDriver
 from stepwell.envs.web.page import PageView
-from stepwell.envs.web.sites.host import SiteEpisode, SiteHost
+from stepwell.envs.web.sites.episode import SiteEpisode
+from stepwell.envs.web.sites.host import SiteHost
 from stepwell.envs.web.sites.tasks import check_task, find_template, make_site_task, plan_task
 from stepwell.envs.web.sources import TaskStart
 

@@ -7,17 +7,27 @@ nothing else in the database may have changed.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from stepwell.core.errors import InputError
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.page import PageView
-from stepwell.envs.web.sites.database import add_route_functions, build_world, find_changes, open_copy
-from stepwell.envs.web.sites.host import SiteEpisode
+from stepwell.envs.web.sites.database import (
+    add_route_functions,
+    list_tables,
+    match_rows,
+    open_reader,
+    open_scratch,
+    read_rows,
+)
+from stepwell.envs.web.sites.episode import SiteEpisode
 from stepwell.envs.web.sites.templates import TEMPLATES
 from stepwell.envs.web.sites.templates.steps import NOT_POSSIBLE, PlanPlayer
 from stepwell.envs.web.sites.templates.template import (
@@ -29,6 +39,7 @@ from stepwell.envs.web.sites.templates.template import (
     list_names,
     make_content,
 )
+from stepwell.envs.web.sites.visit import find_written_table
 
 MAX_EXTRA_WORDS = 12
 _GIVE_UPS = {"n/a", "na", "not possible", "impossible", "not achievable", "unachievable", "cannot be done"}
@@ -79,21 +90,60 @@ def plan_task(content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:
 def check_task(content: Mapping[str, Any], *, view: PageView, episode: SiteEpisode, answer: str) -> bool:
     """Whether the task is solved, now that the agent has left."""
     template, parameters = find_template(content), content["parameters"]
-    wanted = open_copy(build_world(int(content["world"]), str(content["size"])))
-    try:
-        if template.answer:
-            expected = find_answer(template, parameters, wanted)
-        for statement in template.effect:
-            wanted.execute(statement, {name: parameters[name] for name in list_names(statement)})
-        if find_changes(wanted, episode.db):
-            return False
-    finally:
-        wanted.close()
+    end = _find_end(template.name, json.dumps(parameters), int(content["world"]), str(content["size"]))
+    if not has_wanted_rows(end, episode):
+        return False
     if template.answer:
-        return match_answer(answer, expected)
+        return match_answer(answer, end.answer)
     if template.url:
         return match_url(view.url, f"http://{template.site}.localhost{_fill_url(template.url, parameters)}")
     return True if template.effect else is_give_up(answer)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskEnd:
+    """What the database must look like at the end: `rows` of the tables that the task changes, all others as
+    they were seeded. `answer` is what an information task wants to hear."""
+
+    world: int
+    size: str
+    rows: Mapping[str, list[tuple[Any, ...]]]
+    answer: Sequence[str]
+
+
+@lru_cache(maxsize=1024)
+def _find_end(name: str, parameters: str, world: int, size: str) -> TaskEnd:
+    template, values = TEMPLATES[name], json.loads(parameters)
+    with open_scratch(world, size) as db:
+        answer = find_answer(template, values, db) if template.answer else ()
+        for statement in template.effect:
+            db.execute(statement, {key: values[key] for key in list_names(statement)})
+        tables = {find_written_table(statement) for statement in template.effect}
+        return TaskEnd(world, size, {table: read_rows(db, table) for table in tables}, answer)
+
+
+def has_wanted_rows(end: TaskEnd, episode: SiteEpisode) -> bool:
+    """Whether the database is as the task wants it; the same state is looked at once."""
+    state, judgements = episode.state, episode.host.judgements
+    kept = None if state is None else judgements.find((end, state))
+    if kept is None:
+        kept = (not find_unwanted_tables(end, episode),)
+        if state is not None:
+            judgements.keep((end, state), kept)
+    return kept[0]
+
+
+def find_unwanted_tables(end: TaskEnd, episode: SiteEpisode) -> list[str]:
+    """The tables that are not as the task wants them; only those that it or the agent wrote to are read."""
+    seeded, written = open_reader(end.world, end.size), episode.list_written_tables()
+    tables = list_tables(seeded) if written is None else sorted(written | set(end.rows))
+    return [
+        table
+        for table in tables
+        if not match_rows(
+            end.rows[table] if table in end.rows else read_rows(seeded, table), episode.read_table(table)
+        )
+    ]
 
 
 def find_answer(template: TaskTemplate, parameters: Mapping[str, Any], db: Any) -> list[str]:

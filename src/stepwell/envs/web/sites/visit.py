@@ -6,15 +6,18 @@ the next page shows. So a log-in never counts as a change that a task forbids.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from stepwell.envs.web.sites.markup import Html
 
 EPISODE_HEADER = "x-stepwell-episode"
 MAX_TEXT = 2000
+_WRITES = re.compile(r"\s*(?:INSERT(?: OR \w+)? INTO|UPDATE(?: OR \w+)?|DELETE FROM) (\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,10 @@ class PageError(Exception):
 
 @dataclass(slots=True)
 class Visit:
-    """A request: `visitor` is "" within an episode, `port` is "" or ":8080"."""
+    """A request: `visitor` is "" within an episode, `port` is "" or ":8080".
+
+    `written` are the tables that it wrote to; the judge looks at these alone.
+    """
 
     db: sqlite3.Connection
     site: str
@@ -46,6 +52,7 @@ class Visit:
     form: Mapping[str, str] = field(default_factory=dict)
     port: str = ""
     visitor: str = ""
+    written: set[str] = field(default_factory=set)
 
     @property
     def user(self) -> str:
@@ -74,6 +81,7 @@ class Visit:
 
     def change(self, sql: str, *values: object) -> int:
         """Run a statement that writes; the number of the new row, if there is one."""
+        self.written.add(find_written_table(sql))
         return self.db.execute(sql, values).lastrowid or 0
 
     def read_text(self, name: str, *, required: bool = True) -> str:
@@ -98,6 +106,18 @@ class Visit:
         if text not in options:
             raise PageError(400, f"{name} must be one of: {', '.join(options)}.")
         return text
+
+
+@lru_cache(maxsize=1024)
+def find_written_table(sql: str) -> str:
+    """The table that a statement writes to.
+
+    >>> find_written_table("INSERT OR IGNORE INTO wishes VALUES (?, ?)")
+    'wishes'
+    """
+    found = _WRITES.match(sql)
+    assert found, f"an INSERT, UPDATE or DELETE is needed, not {sql!r}"
+    return found[1]
 
 
 def set_state(db: sqlite3.Connection, key: str, value: str) -> None:
