@@ -138,7 +138,7 @@ def naive_step_gae(r: list[float], v: list[float], u: list[float], k: list[float
 
 
 def naive_turn_gae(r: list[float], v: list[float], u: list[float], k: list[float]) -> list[float]:
-    return spread(naive_gae(r, u, 0.99, 1.0))
+    return spread(naive_gae(r, v[::NUM_TOKENS], 0.99, 1.0))
 
 
 def naive_bilevel_gae(r: list[float], v: list[float], u: list[float], k: list[float]) -> list[float]:

@@ -114,18 +114,25 @@ def test_step_gae_adds_token_rewards_to_the_step(busy: Timeline) -> None:
     assert targets(result) == near([2.475, 4.5])
 
 
-def test_turn_gae_reads_the_value_after_the_action(busy: Timeline) -> None:
-    result = credit.turn_gae(busy, gamma=0.5, lam=0.5)
+def test_turn_gae_can_read_the_value_after_the_action(busy: Timeline) -> None:
+    result = credit.turn_gae(busy, gamma=0.5, lam=0.5, site="end")
     assert steps(result) == near([1.9375, 3.25])
     assert targets(result) == near([2.1875, 4.0])
     assert sites(result) == [[0, 1], [1, 2]]
 
 
-def test_turn_gae_can_read_the_value_of_the_state(busy: Timeline) -> None:
-    result = credit.turn_gae(busy, gamma=0.5, lam=0.5, site="state")
+def test_turn_gae_reads_the_value_of_the_state(busy: Timeline) -> None:
+    result = credit.turn_gae(busy, gamma=0.5, lam=0.5)
     assert steps(result) == near([1.75, 3.0])
     assert targets(result) == near([2.25, 4.0])
     assert sites(result) == [[0, 0], [1, 0]]
+
+
+def test_with_a_perfect_critic_turn_gae_tells_a_right_action_from_a_wrong_one() -> None:
+    # half of the policy's actions are right: V(s) is 0.5 before the action, 1 or 0 after it
+    timeline = Timeline.from_lists([[1.0], [0.0]], token_values=[[[0.5]], [[0.5]]], end_values=[[1.0], [0.0]])
+    assert steps(credit.turn_gae(timeline)) == near([0.5, -0.5])
+    assert steps(credit.turn_gae(timeline, site="end")) == near([0.0, 0.0])
 
 
 def test_bilevel_gae_discounts_at_both_levels(busy: Timeline) -> None:
@@ -179,6 +186,12 @@ def test_reinforce_pp_reads_token_rewards() -> None:
     timeline = Timeline.from_lists(rewards=[[0.0]], token_rewards=[[[1.0, 3.0]]], dtype=torch.float64)
     # returns 4, 3
     assert flat(credit.reinforce_pp(timeline)) == pytest.approx([1.0, -1.0], abs=1e-7)
+
+
+def test_reinforce_pp_discounts_per_token_and_by_itself_at_099() -> None:
+    timeline = Timeline.from_lists([[1.0]], tokens_per_step=[[3]])
+    assert flat(credit.reinforce_pp(timeline)) == flat(credit.reinforce_pp(timeline, gamma=0.99))
+    assert flat(credit.reinforce_pp(timeline)) != flat(credit.reinforce_pp(timeline, gamma=1.0))
 
 
 def test_reinforce_pp_with_a_group_baseline_broadcasts_then_whitens() -> None:
@@ -279,7 +292,7 @@ def test_defaults_are_those_of_the_maths_page(example: Timeline) -> None:
             credit.token_gae(example, gamma=0.99, lam=1.0, reward_at="trajectory_end"),
         ),
         (credit.step_gae(example), credit.step_gae(example, gamma=0.99, lam=1.0)),
-        (credit.turn_gae(example), credit.turn_gae(example, gamma=0.99, lam=1.0, site="end")),
+        (credit.turn_gae(example), credit.turn_gae(example, gamma=0.99, lam=1.0, site="state")),
         (
             credit.bilevel_gae(example),
             credit.bilevel_gae(

@@ -146,8 +146,13 @@ def test_step_gae_equals_the_textbook_recursion(batch: list[Trajectory]) -> None
 
 @given(batches)
 def test_turn_gae_equals_the_textbook_recursion(batch: list[Trajectory]) -> None:
-    expected = [repeat(recursion(x.rewards, x.end_values, x.bootstrap, 0.9, 0.8), x) for x in batch]
-    assert_nested(credit.turn_gae(timeline_of(batch), gamma=0.9, lam=0.8), expected)
+    firsts = [[action[0] for action in x.token_values] for x in batch]
+    both = {"state": firsts, "end": [x.end_values for x in batch]}
+    for site, values in both.items():
+        turns = [recursion(x.rewards, v, x.bootstrap, 0.9, 0.8) for x, v in zip(batch, values, strict=True)]
+        expected = [repeat(advantages, x) for advantages, x in zip(turns, batch, strict=True)]
+        found = credit.turn_gae(timeline_of(batch), gamma=0.9, lam=0.8, site=site)  # type: ignore[arg-type]
+        assert_nested(found, expected)
 
 
 @pytest.mark.parametrize("final", ["td_plus_turn", "turn"])

@@ -212,8 +212,8 @@ def test_other_combinations_are_legal() -> None:
         replace(RECIPES["webrl"], value=ValueChoice("value_mse", "state")),
         replace(
             RECIPES["turn-ppo"],
-            credit=FunctionSpec("turn_gae", {"site": "state"}),
-            value=ValueChoice("value_mse", "state"),
+            credit=FunctionSpec("turn_gae", {"site": "end"}),
+            value=ValueChoice("value_mse", "end"),
         ),
         replace(RECIPES["grpo"], whiten="steps", entropy_coef=0.01),
     ]
@@ -235,4 +235,4 @@ def test_declarations_read_from_source_are_those_of_the_functions(
 
 def test_names_that_recipes_may_use_are_those_of_the_functions() -> None:
     assert tuple(losses.VALUE_LOSSES) == VALUE_LOSS_NAMES
-    assert tuple(kl.ESTIMATORS) == KL_ESTIMATORS
+    assert tuple(kl.ESTIMATORS) == (*KL_ESTIMATORS, "full")  # which no recipe can use

@@ -196,7 +196,7 @@ def test_steps_to_take_must_be_ascending_and_present(steps: list[int]) -> None:
     [
         ("token_gae", "token_values"),
         ("step_gae", "state_values"),
-        ("turn_gae", "end_values"),
+        ("turn_gae", "state_values"),
         ("bilevel_gae", "token_values"),
         ("webrl_advantage", "state_values"),
         ("mc_advantage", "state_values"),

@@ -99,7 +99,7 @@ def test_every_built_in_function_keeps_its_contract(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("turn_gae", {"site": "state"}), ("reinforce_pp", {"baseline": "group"})]
+    ("name", "options"), [("turn_gae", {"site": "end"}), ("reinforce_pp", {"baseline": "group"})]
 )
 def test_declarations_follow_arguments(name: str, options: dict[str, str]) -> None:
     assert check_object(name, "credit", options=options).ok

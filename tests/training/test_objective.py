@@ -84,7 +84,7 @@ def test_steppo_is_step_gae_whitened_clipped_per_step_and_held_by_kl(batch: Traj
     policy, told = losses.ppo_loss(inputs, ratio="step", aggregate="step_mean")
     value, _ = losses.value_mse(outputs.values[result.value_index], result.value_targets)
     held, _ = kl_loss(k3(outputs.logprobs, ref), timeline, coef=0.001, aggregate="step_mean")
-    bonus, _ = losses.entropy_bonus(outputs.entropies, timeline)
+    bonus, _ = losses.entropy_bonus(outputs.entropies, timeline, aggregate="step_mean")
     expected = policy + 0.5 * value + held + 0.01 * bonus
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(gradients(loss, outputs), gradients(expected, outputs))
@@ -92,7 +92,8 @@ def test_steppo_is_step_gae_whitened_clipped_per_step_and_held_by_kl(batch: Traj
     torch.testing.assert_close(metrics["loss/value"], value.detach())
     torch.testing.assert_close(metrics["ratio"], told["ratio_mean"])
     torch.testing.assert_close(metrics["clip_share"], told["clip_fraction"])
-    torch.testing.assert_close(metrics["entropy"], outputs.entropies.detach().mean())
+    torch.testing.assert_close(metrics["entropy"], -bonus.detach())
+    assert not torch.allclose(bonus, -outputs.entropies.mean())  # each step counts once, as in the loss
     spread = (result.value_targets - outputs.values[result.value_index]).var(unbiased=False)  # type: ignore[operator]
     explained = 1 - spread / result.value_targets.var(unbiased=False)  # type: ignore[union-attr]
     torch.testing.assert_close(metrics["explained_variance"], explained.detach())

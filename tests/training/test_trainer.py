@@ -183,9 +183,8 @@ def test_a_rewritten_context_has_no_flat_sequence() -> None:
 def test_what_cannot_be_trained_is_refused(trajectories: list[Trajectory]) -> None:
     with pytest.raises(ConfigError, match=r"steppo needs a critic; set policy\.critic"):
         trainer(own=policy(None))
-    full = replace(RECIPES["grpo"], kl=KLChoice("full", 0.1, "loss"))
-    with pytest.raises(ConfigError, match="needs whole distributions"):
-        Trainer(policy(None), full, TrainConfig())
+    with pytest.raises(ConfigError, match=r"kl\.estimator: 'full' is unknown"):
+        replace(RECIPES["grpo"], kl=KLChoice("full", 0.1, "loss"))
     failed = made([1.0])
     failed.status, failed.error = Status.INFRA_ERROR, "gone"
     empty = Trajectory(failed.task, [], Status.TRUNCATED)

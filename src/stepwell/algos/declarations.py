@@ -58,7 +58,8 @@ LOSS_MODULES: dict[str, str] = {
 }
 BUILT_IN: dict[Kind, dict[str, str]] = {"credit": CREDIT_MODULES, "loss": LOSS_MODULES}
 VALUE_LOSS_NAMES = ("value_mse", "value_bce")
-KL_ESTIMATORS = ("k1", "k2", "k3", "full")
+KL_ESTIMATORS = ("k1", "k2", "k3")
+"""Those of a recipe; the library also has `full`, whose whole distributions the trainer does not keep."""
 
 _DECLARATION = "__stepwell_declaration__"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -118,7 +119,7 @@ class LossTraits:
 class Declaration:
     """A function's traits, and the keyword arguments it takes.
 
-    `variants` holds traits that depend on an argument: {"site": {"state": {"reads": "state"}}}.
+    `variants` holds traits that depend on an argument: {"site": {"end": {"reads": "end"}}}.
     """
 
     kind: Kind

@@ -25,7 +25,11 @@ Choices made here where the sources leave them open:
 * `awr`: β = 1 on whitened advantages, so the default `max_weight` of 20 cuts at three standard deviations
   whatever the scale of the reward.
 * KL estimators where the table names none: k1 in rewards (unbiased, free, and no gradient passes through it),
-  k3 in losses (unbiased and never negative). `full` is a change of one word.
+  k3 in losses (unbiased and never negative). `full` is refused: the trainer keeps no whole distributions.
+* `reinforce++`: γ = 0.99 per token, as the study that compares it with StepPO has it. Its own source sums
+  rewards without a discount, which is `recipe.credit.gamma=1`.
+* `turn-ppo` reads V(s_t): a value after the action is no baseline for it. `recipe.credit.site="end"` is the
+  other reading.
 * `vanilla-ppo` takes γ and the reward's place from `vagen-base`, whose baseline it is.
 * `digirl`: `horizon` is left to the environment's turn limit, which the trainer fills in.
 """
@@ -269,9 +273,9 @@ _ALL = (
     ),
     Recipe(
         "turn-ppo",
-        credit=FunctionSpec("turn_gae", {"gamma": 0.99, "lam": 1.0, "site": "end"}),
+        credit=FunctionSpec("turn_gae", {"gamma": 0.99, "lam": 1.0, "site": "state"}),
         loss=_PPO,
-        value=ValueChoice("value_mse", "end"),
+        value=ValueChoice("value_mse", "state"),
         kl=_KL_LOSS,
         reward_parts=("task", "format"),
         whiten="steps",
@@ -305,7 +309,7 @@ _ALL = (
     ),
     Recipe("grpo", credit=FunctionSpec("grpo"), loss=_make_ppo("token", "trajectory_mean"), kl=_KL_LOSS),
     Recipe("rloo", credit=FunctionSpec("rloo"), loss=_PPO, kl=_KL_LOSS),
-    Recipe("reinforce++", credit=FunctionSpec("reinforce_pp"), loss=_PPO, kl=_KL_LOSS),
+    Recipe("reinforce++", credit=FunctionSpec("reinforce_pp", {"gamma": 0.99}), loss=_PPO, kl=_KL_LOSS),
     Recipe(
         "reinforce++-baseline",
         credit=FunctionSpec("reinforce_pp", {"baseline": "group"}),

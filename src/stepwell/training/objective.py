@@ -27,6 +27,7 @@ from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import load_function
 from stepwell.algos.kl import estimate_kl, kl_loss, kl_reward
 from stepwell.algos.losses import entropy_bonus
+from stepwell.algos.losses.reduction import Aggregate
 from stepwell.algos.recipes import Recipe
 from stepwell.core import LogprobGaps
 from stepwell.core.user_objects import is_import_path
@@ -192,13 +193,21 @@ class Objective:
             with torch.no_grad():
                 return None, {"kl": estimate_kl(kl.estimator, outputs.logprobs, self.ref_logprobs).mean()}
         estimates = estimate_kl(kl.estimator, outputs.logprobs, self.ref_logprobs)
-        aggregate = self.recipe.loss.kwargs.get("aggregate", "token_mean")
-        return kl_loss(estimates, timeline, coef=kl.coef, aggregate=aggregate, loss_mask=self._minibatch_mask)
+        mask = self._minibatch_mask
+        return kl_loss(estimates, timeline, coef=kl.coef, aggregate=self._aggregate, loss_mask=mask)
+
+    @property
+    def _aggregate(self) -> Aggregate:
+        """How KL and entropy are averaged: as the policy loss is."""
+        chosen: Aggregate = self.recipe.loss.kwargs.get("aggregate", "token_mean")
+        return chosen
 
     def _entropy_term(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
         if outputs.entropies is None:
             return None, {}
-        bonus, metrics = entropy_bonus(outputs.entropies, timeline, loss_mask=self._minibatch_mask)
+        bonus, metrics = entropy_bonus(
+            outputs.entropies, timeline, aggregate=self._aggregate, loss_mask=self._minibatch_mask
+        )
         return (self.recipe.entropy_coef * bonus if self.recipe.entropy_coef else None), metrics
 
 

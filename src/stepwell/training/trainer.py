@@ -27,7 +27,6 @@ from torch import Tensor
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
 from stepwell.core import (
-    ConfigError,
     DivergenceError,
     InputError,
     LogprobGaps,
@@ -77,11 +76,6 @@ class Trainer:
         rank_timeout_s: float = TIMEOUT_S,
     ) -> None:
         prepare_critics(policy, recipe)
-        if recipe.kl is not None and recipe.kl.estimator == "full":
-            raise ConfigError(
-                "recipe.kl_estimator: 'full' needs whole distributions, which the trainer does not keep; "
-                "use k1, k2 or k3"
-            )
         self.policy, self.recipe, self.config = policy, recipe, config
         self.horizon, self.value_clip = horizon, value_clip
         self.devices, self.rank_timeout_s = tuple(devices), rank_timeout_s

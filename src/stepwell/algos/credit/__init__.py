@@ -4,8 +4,8 @@ One algorithm per file; each takes a `Timeline` and returns a `CreditResult`. Al
 `no_grad`: advantages are weights of the loss, never a path for gradients.
 
     needs no critic       grpo  rloo  reinforce_pp  gigpo
-    needs V(s_t)          step_gae  webrl_advantage  digirl_advantage  mc_advantage
-    needs u_t             turn_gae
+    needs V(s_t)          step_gae  turn_gae  webrl_advantage  digirl_advantage  mc_advantage
+    needs u_t             turn_gae(site="end")
     needs v_{t,i}         token_gae
     needs v_{t,i}, u_t    bilevel_gae
 """

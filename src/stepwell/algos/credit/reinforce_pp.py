@@ -23,7 +23,7 @@ from stepwell.algos.timeline import Timeline
     variants={"baseline": {"group": {"compares_siblings": True, "reads_token_rewards": False}}},
 )
 def reinforce_pp(
-    tl: Timeline, *, gamma: float = 1.0, baseline: Literal["group"] | None = None
+    tl: Timeline, *, gamma: float = 0.99, baseline: Literal["group"] | None = None
 ) -> CreditResult:
     """Whitened discounted return-to-go over action tokens, or whitened R_j − mean_group."""
     check_fraction("gamma", gamma)

@@ -1,8 +1,10 @@
 """GAE over turns without token rewards: the Turn-PPO baseline, and stage 1 of bi-level GAE.
 
 As `step_gae`, but without k (so the KL belongs in the loss), and the value of a turn may be read at its end.
-The source does not say which site it means. `site="end"` (u_t) is the default, as in bi-level GAE;
-`site="state"` (V(s_t)) is the other reading.
+`site="state"` (V(s_t), the default) is a baseline: it does not know the action. `site="end"` (u_t) already
+knows it, so with a perfect critic a right and a wrong action both get 0. That is a stage of bi-level GAE,
+which then compares u_t with the values before it. Alone it is the other reading of the source, which does not
+say where it reads the value.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from stepwell.algos.scalar_checks import check_choice, check_fraction
 from stepwell.algos.timeline import Timeline
 
 
-@credit(reads="end", variants={"site": {"state": {"reads": "state"}}})
+@credit(reads="state", variants={"site": {"end": {"reads": "end"}}})
 def turn_gae(
-    tl: Timeline, *, gamma: float = 0.99, lam: float = 1.0, site: Literal["end", "state"] = "end"
+    tl: Timeline, *, gamma: float = 0.99, lam: float = 1.0, site: Literal["state", "end"] = "state"
 ) -> CreditResult:
-    """δ_t = r_t + γ·V_{t+1} − V_t, A_t = δ_t + γλ·A_{t+1}, with V_t = u_t or V(s_t)."""
+    """δ_t = r_t + γ·V_{t+1} − V_t, A_t = δ_t + γλ·A_{t+1}, with V_t = V(s_t) or u_t."""
     check_fraction("gamma", gamma)
     check_fraction("lam", lam)
-    check_choice("site", site, ("end", "state"))
+    check_choice("site", site, ("state", "end"))
     if site == "end":
         values, sites = tl.read_end_values(), tl.end_sites
     else:

@@ -6,8 +6,8 @@
     function = "my_module:my_credit"        # or a built-in name; without it, the recipe's own
     gamma = 0.9                             # an argument of that function
 
-Another credit function starts from its own defaults, and the slots that depend on it follow its declaration
-(`Recipe.with_credit`).
+Another credit function starts from its own defaults. The slots that depend on the function or on an argument
+(where it reads the critic) follow its declaration (`Recipe.with_credit`).
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ def resolve_recipe(config: RecipeConfig) -> Recipe:
         changes["kl"] = kl
     if not config.credit:
         return replace(recipe, **changes) if changes else recipe
-    credit = _change_function("credit", recipe, config.credit)
-    if "function" in config.credit:
-        return recipe.with_credit(credit, **changes)
-    return replace(recipe, credit=credit, **changes)
+    return recipe.with_credit(_change_function("credit", recipe, config.credit), **changes)
 
 
 def _change_function(slot: Kind, recipe: Recipe, table: Mapping[str, Any]) -> FunctionSpec:
