@@ -50,13 +50,15 @@ from stepwell.envs.web.simplify import SimplePage, simplify_page
 from stepwell.envs.web.snapshot import MAX_DEPTH, MAX_NODES, Snapshot, make_node
 
 COLLECT = resources.files("stepwell.envs.web").joinpath("collect.js").read_text()
+AIM = resources.files("stepwell.envs.web").joinpath("aim.js").read_text()
 LISTEN = resources.files("stepwell.envs.web").joinpath("listen.js").read_text()
 BOXES = (
     "([key, places]) => places.map(place => window[key].elements[place].getBoundingClientRect())"
     ".map(box => [box.x, box.y, box.width, box.height])"
 )
 SCREEN = {"width": 1280, "height": 720}
-CLICK_MS = 2000  # after that an element counts as covered and is clicked by script
+CLICK = "([key, place]) => { const found = window[key].elements[place]; if (found) found.click(); }"
+TAB_S = 2.0  # longest wait for the tab that a link opens
 KEYS = {
     "ctrl": "Control",
     "cmd": "Meta",
@@ -89,6 +91,7 @@ class ChromiumDriver:
         self._context: Any = None
         self._tabs: list[ChromiumTab] = []
         self._tab = 0
+        self._num_tabs = 1  # before the present action
         self._notices: list[str] = []
         self._closing: asyncio.Future[None] | None = None
         self._page = SimplePage()
@@ -185,7 +188,7 @@ class ChromiumDriver:
             self._notices.append(TOO_MANY_TABS)
             self._closing = asyncio.ensure_future(page.close())
             return
-        self._tabs.append(ChromiumTab(page, self._notices))
+        self._tabs.append(ChromiumTab(page, self._notices, self._key))
         self._tab = len(self._tabs) - 1
         page.on("close", self._drop_page)
 
@@ -210,6 +213,8 @@ class ChromiumDriver:
         refusal = refuse_action(self._page, action, self._allowed, self._snapshot.base)
         if refusal:
             return self._make_view([refusal])
+        self._focused.begin_action()
+        self._num_tabs = len(self._tabs)
         await self._do_action(action)
         await self._finish_action()
         return await self._view()
@@ -220,7 +225,7 @@ class ChromiumDriver:
 
         try:
             call = getattr(self, f"_do_{action.name}")(action)
-            await asyncio.wait_for(call, self._timeout_s + CLICK_MS / 1000)
+            await asyncio.wait_for(call, self._timeout_s)
         except (TimeoutError, PageTimeoutError):
             self._notices.append(f"{action.name} did not end within {self._timeout_s:g} seconds")
 
@@ -232,6 +237,8 @@ class ChromiumDriver:
             tab = self._focused
             if not await tab.settle_page(deadline):
                 self._notices.append(f"the page still loads after {self._timeout_s:g} seconds")
+            if tab.num_openings:
+                await self._wait_for_tab()
             refusal = await tab.recover_page(self._allowed)
             if not refusal and tab in self._tabs and tab is self._focused:
                 return
@@ -241,7 +248,12 @@ class ChromiumDriver:
                     await tab.page.close()
 
     async def _view(self) -> PageView:
-        await self._read_page()
+        for _ in range(MAX_TABS):
+            tab = self._focused
+            await self._read_page()
+            if tab is self._focused or tab not in self._tabs:
+                break
+            await self._finish_action()  # a tab came while the page was read
         notices, self._notices[:] = list(self._notices), []
         return self._make_view(notices)
 
@@ -296,23 +308,32 @@ class ChromiumDriver:
         )
         return found.as_element()
 
-    async def _do_click(self, action: WebAction) -> None:
-        from playwright.async_api import TimeoutError as PageTimeoutError
+    async def _aim(self, action: WebAction) -> tuple[float, float, bool] | None:
+        """Where an element is on the screen, and whether a click there reaches it; None if it is nowhere."""
+        place = self._page.nodes[action.element][3]
+        found = await self._focused.page.evaluate(AIM, [self._key, place])
+        return None if found is None else tuple(found)
 
-        handle = await self._find_handle(action)
-        opens_tab = self._page.nodes[action.element][1].get("target", "").lower() in ("_blank", "blank")
-        num_tabs = len(self._tabs)
-        try:
-            await handle.click(timeout=CLICK_MS)
-        except PageTimeoutError:
-            await handle.evaluate("element => element.click()")
-        if opens_tab:
-            deadline = time.monotonic() + 2
-            while len(self._tabs) == num_tabs and not self._notices and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
+    async def _do_click(self, action: WebAction) -> None:
+        """With the mouse; what is covered or has no place is clicked by script."""
+        node, page = self._page.nodes[action.element], self._focused.page
+        aim = await self._aim(action)
+        if aim is not None and aim[2]:
+            await page.mouse.click(aim[0], aim[1])
+        else:
+            await page.evaluate(CLICK, [self._key, node[3]])
+        if node[1].get("target", "").lower() in ("_blank", "blank"):
+            await self._wait_for_tab()
+
+    async def _wait_for_tab(self) -> None:
+        """A tab was asked for by the page: wait until it is there, or until it is told why not."""
+        deadline = time.monotonic() + TAB_S
+        while len(self._tabs) <= self._num_tabs and not self._notices and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
 
     async def _do_hover(self, action: WebAction) -> None:
-        await (await self._find_handle(action)).hover(timeout=CLICK_MS, force=True)
+        if (aim := await self._aim(action)) is not None:
+            await self._focused.page.mouse.move(aim[0], aim[1])
 
     async def _do_type(self, action: WebAction) -> None:
         await (await self._find_handle(action)).fill(action.argument, force=True)

@@ -13,18 +13,30 @@ from stepwell.envs.web.light import NOT_KEPT
 AWAITED = frozenset({"document", "xhr", "fetch", "script"})
 ERROR_PAGE = "chrome-error:"
 RETURNS = 12  # attempts to leave an error page, 3 seconds in all
-_SETTLE = "() => new Promise(done => setTimeout(() => requestAnimationFrame(() => setTimeout(done, 0)), 0))"
+DEPARTURE_S = 5.0  # longest wait for the request of a page that said it leaves
+# Resolves after the page's own tasks and a frame; how often the page has begun to leave, and how often it has
+# opened a tab, since it was asked last.
+_SETTLE = """(key) => new Promise(done => setTimeout(() => requestAnimationFrame(() => setTimeout(() => {
+  const state = window[key] || {}, found = [state.departures || 0, state.openings || 0];
+  if (found[0] + found[1]) state.departures = state.openings = 0;
+  done(found);
+}, 0)), 0))"""
 
 
 class ChromiumTab:
-    """A Playwright page with what is known about it. `notices` is the driver's list."""
+    """A Playwright page with what is known about it. `notices` is the driver's list, `key` the name under
+    which the page keeps what the driver's scripts note."""
 
-    def __init__(self, page: Any, notices: list[str]) -> None:
+    def __init__(self, page: Any, notices: list[str], key: str) -> None:
         self.page = page
         self.title = ""
         self.offset = 0  # first line of the viewport, as in the light driver
         self.has_no_history = True
         self._notices = notices
+        self._key = key
+        self.num_openings = 0  # tabs that the page asked for during the action
+        self._num_documents = 0  # that came into this tab
+        self._num_departures = 0  # requests for another document since the present one came
         self._requests: set[Any] = set()
         self._failure: tuple[str, str] | None = None
         self._changed = asyncio.Event()
@@ -38,6 +50,9 @@ class ChromiumTab:
     def _note_request(self, request: Any) -> None:
         if request.resource_type in AWAITED:
             self._requests.add(request)
+        if request.resource_type == "document":
+            self._num_departures += 1
+            self._changed.set()
         if request.redirected_from is not None:
             self._requests.discard(request.redirected_from)
 
@@ -53,6 +68,8 @@ class ChromiumTab:
     def _note_navigation(self, frame: Any) -> None:
         if frame == self.page.main_frame:
             self.offset = 0
+            self._num_documents += 1
+            self._num_departures = 0
             if not frame.url.startswith((BLANK, ERROR_PAGE)):
                 self.has_no_history = False
             self._changed.set()
@@ -83,7 +100,7 @@ class ChromiumTab:
 
         while (left := deadline - time.monotonic()) > 0:
             try:
-                await asyncio.wait_for(self._settle_once(), left)
+                await asyncio.wait_for(self._settle_once(left), left)
             except TimeoutError:
                 return False
             except Error as error:
@@ -99,8 +116,22 @@ class ChromiumTab:
                 return True
         return False
 
-    async def _settle_once(self) -> None:
-        await self.page.evaluate(_SETTLE)
+    def begin_action(self) -> None:
+        """Count from here which pages an action asks for."""
+        self._num_departures = self.num_openings = 0
+
+    async def _settle_once(self, left: float) -> None:
+        number = self._num_documents
+        departures, openings = await self.page.evaluate(_SETTLE, self._key)
+        self.num_openings += openings
+        if departures:
+            until = time.monotonic() + min(left, DEPARTURE_S)
+            while self._num_documents == number and not self._num_departures:
+                if (wait_s := until - time.monotonic()) <= 0:
+                    break
+                self._changed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), wait_s)
         while self._requests:
             self._changed.clear()
             await self._changed.wait()

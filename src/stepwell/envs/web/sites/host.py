@@ -29,7 +29,7 @@ from stepwell.envs.web.sites.episode import SiteEpisode
 from stepwell.envs.web.sites.seeding.words import load_words
 
 MAX_VISITORS, MAX_SPARE_COPIES = 64, 16
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0
 
 
 class SiteHost:
@@ -49,6 +49,7 @@ class SiteHost:
         self._server: Any = None
         self._port = 0
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
 
     def open_episode(self) -> SiteEpisode:
         """A new snapshot."""
@@ -93,22 +94,26 @@ class SiteHost:
 
     def serve(self, port: int = 0) -> int:
         """Answer HTTP on the loopback, in a thread of its own; the port. Later calls give the same port."""
-        if self._server is not None:
+        with self._starting:
+            if self._server is None:
+                self._start_server(port)
             return self._port
+
+    def _start_server(self, port: int) -> None:
         import uvicorn
 
         listener = socket.create_server(("127.0.0.1", port))
         config = uvicorn.Config(self.app, log_level="warning", lifespan="off")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
-        self._thread.start()
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._server.started:
-            if time.monotonic() > deadline or not self._thread.is_alive():
+        while not server.started:
+            if time.monotonic() > deadline or not thread.is_alive():
                 raise EnvError("the sites did not start to serve")
             time.sleep(0.005)
+        self._server, self._thread = server, thread
         self._port = int(listener.getsockname()[1])
-        return self._port
 
     def stop(self) -> None:
         """Stop serving and forget every snapshot."""
