@@ -150,7 +150,8 @@ def test_named_envs_are_told_nothing_new() -> None:
     script, trajectory = scripted(small_components("recipe.name=grpo"), "I wait.", "I wait.")
     assert user_text(script.prompts[1]) == user_text(script.prompts[0])
     assert set(trajectory.steps[0].info) == {"actions", "parts", "strict", "problem"}
-    assert set(trajectory.info) == {"num_actions", "seed"}
+    told = {"first_observation", "last_observation"}
+    assert set(trajectory.info) == {"num_actions", "seed"} | told
 
 
 def test_the_template_tells_the_tools_where_it_can() -> None:

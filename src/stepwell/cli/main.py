@@ -22,6 +22,7 @@ from stepwell.cli import (
     eval,
     export,
     init,
+    orm,
     play,
     pool,
     presets,
@@ -37,7 +38,7 @@ from stepwell.core.names import describe_missing_module, suggest_name
 from stepwell.runs.interrupts import Terminated, sigterm_as_interrupt
 
 COMMANDS = (
-    *(train, eval, play, demo, study, serve, pool, report, sft, export),
+    *(train, eval, play, demo, study, serve, pool, report, sft, orm, export),
     *(presets, recipes, envs, check, init),
 )
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."

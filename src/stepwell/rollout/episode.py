@@ -28,6 +28,7 @@ class Episode:
     place: int
     job: Job
     observation: Observation | ArrayState
+    first_text: str = ""  # the first observation, where it is all that tells the task
     steps: list[Step] = field(default_factory=list)
     state: dict[str, JSON] = field(default_factory=dict)
     num_actions: int = 0

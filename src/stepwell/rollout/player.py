@@ -152,6 +152,8 @@ class TextPlayer:
         if turn.error is not None:
             episode.mark_failed(turn.error)
             return episode
+        if not job.task.instruction and isinstance(turn.observation, Observation):
+            episode.first_text = turn.observation.text
         try:
             episode.told = self._make_first_message(turn.observation)
             episode.own = self._start_conversation([episode.told])
@@ -345,7 +347,8 @@ class TextPlayer:
             timings={"engine_s": episode.engine_s, "wall_s": wall_s},
             info={"num_actions": episode.num_actions, "seed": episode.job.seed}
             | ({} if episode.golden is None else {"golden": episode.golden})
-            | self._describe_last_state(episode),
+            | self._describe_last_state(episode)
+            | _describe_view(episode),
         )
 
     def _describe_last_state(self, episode: Episode) -> dict[str, JSON]:
@@ -371,6 +374,14 @@ class LanguagePlayer(TextPlayer):
 
     def read_reply(self, sampled: Sampled) -> Reply:
         return self.agent.read(sampled.action.text)  # type: ignore[union-attr]
+
+
+def _describe_view(episode: Episode) -> dict[str, JSON]:
+    """What a judge of the whole episode needs: what was seen at the end, and at the start without a task."""
+    if not episode.steps or not isinstance(episode.observation, Observation):
+        return {}
+    first = {"first_observation": episode.first_text} if episode.first_text else {}
+    return {**first, "last_observation": episode.observation.text}
 
 
 def _replace_text(message: Message, text: str) -> Message:

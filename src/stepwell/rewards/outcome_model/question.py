@@ -1,0 +1,154 @@
+"""The question about an episode: its task, what was done, and what was seen at the end.
+
+    trajectory ─► read_question ─► OutcomeQuestion ─► write_question (cut to fit) ─► text for a model
+
+Only what the agent was told and did is in it; neither the reward nor the status. An environment may still
+tell its verdict in the last observation, as the shop does with its score.
+
+Invariants
+* The text depends on the question, the limits and the template's version alone. The version is stored with
+  every trained model. A change of the words below needs a new version.
+* A text fits into `max_tokens`. What is too long is cut in this order: the oldest actions, until the last
+  observation has `page_tokens` of its own; then the end of the last observation; then the instruction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepwell.core import ArrayAction, ArrayState, Step, Trajectory
+from stepwell.core.errors import InputError
+from stepwell.core.tools import read_call
+
+TEMPLATE_VERSION = 1
+YES, NO = "YES", "NO"
+MAX_LINE_CHARS = 240
+_ASK = f"Is the task done? {YES} or {NO}."
+_MAX_NUMBERS = 64  # of an array that is written as text
+
+CountTokens = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeQuestion:
+    """An episode in words. `actions` has one line per turn."""
+
+    instruction: str
+    actions: tuple[str, ...]
+    last_view: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimits:
+    """The longest text, and what of it is kept for the last observation while there are older actions."""
+
+    max_tokens: int = 1024
+    page_tokens: int = 640
+
+    def __post_init__(self) -> None:
+        if not 64 <= self.page_tokens + 64 <= self.max_tokens:
+            raise InputError(
+                f"max_tokens is {self.max_tokens} and page_tokens {self.page_tokens}; page_tokens must leave "
+                "at least 64 tokens of max_tokens for the task and the actions"
+            )
+
+
+def read_question(trajectory: Trajectory) -> OutcomeQuestion:
+    """What a judge is asked about an episode; `InputError` if it holds no step."""
+    steps = [step for step in trajectory.steps if not step.is_summary]
+    if not steps:
+        raise InputError(f"trajectory {trajectory.id} has no steps; there is nothing to judge")
+    info, last = trajectory.info, steps[-1].state
+    instruction = trajectory.task.instruction or str(info.get("first_observation", ""))
+    view = str(info.get("last_observation", ""))
+    if isinstance(last, ArrayState):
+        instruction = instruction or last.instruction
+        view = view or _write_arrays(last.arrays)
+    return OutcomeQuestion(instruction, tuple(_write_turn(step) for step in steps), view)
+
+
+def write_question(question: OutcomeQuestion, limits: TextLimits, count: CountTokens) -> str:
+    """The question as text of at most `max_tokens`, as `count` counts them."""
+    lines = [f"{number}. {text}" for number, text in enumerate(question.actions, start=1)]
+    for first in range(len(lines)):  # drop the oldest until the last observation has its share
+        text = _join_parts(question.instruction, lines, first, "")
+        room = limits.max_tokens - count(text)
+        if room >= min(limits.page_tokens, count(question.last_view)):
+            break
+    view = _cut_text(question.last_view, max(room, 0), count)
+    whole = _join_parts(question.instruction, lines, first, view)
+    if count(whole) <= limits.max_tokens:
+        return whole
+    rest = limits.max_tokens - count(_join_parts("", lines, first, ""))
+    instruction = _cut_text(question.instruction, max(rest, 0), count)
+    return _cut_middle(_join_parts(instruction, lines, first, ""), limits.max_tokens, count)
+
+
+def _join_parts(instruction: str, lines: Sequence[str], first: int, view: str) -> str:
+    left_out = [f"({first} earlier left out)"] if first else []
+    done = "\n".join([*left_out, *lines[first:]])
+    return f"Task: {instruction}\nDone:\n{done}\nSeen at the end:\n{view}\n{_ASK}"
+
+
+def _cut_text(text: str, room: int, count: CountTokens) -> str:
+    """The longest beginning of a text that has at most `room` tokens, less a few for how pieces join."""
+    room -= 4
+    if room <= 0:
+        return ""
+    if count(text) <= room:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if count(text[:middle]) <= room else (low, middle - 1)
+    return text[:low]
+
+
+def _cut_middle(text: str, room: int, count: CountTokens) -> str:
+    """A text whose last action alone is too long: its end is dropped, the question at the end stays."""
+    if count(text) <= room:
+        return text
+    return f"{_cut_text(text, room - count(_ASK) - 4, count)}\n{_ASK}"
+
+
+def _write_turn(step: Step) -> str:
+    """What one turn did and its result, on one line."""
+    info: Any = step.info
+    if isinstance(step.action, ArrayAction):
+        done = " ".join(f"{value:.2f}" for value in step.action.chunk.reshape(-1)[:8])
+    elif "actions" in info:
+        done = "; ".join(_write_action(action) for action in info["actions"]) or "nothing"
+    else:
+        done = step.action.text
+    result = f" -> {info['result']}" if info.get("result") else ""
+    line = " ".join(f"{done}{result}".split())
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[: MAX_LINE_CHARS - 3]}..."
+
+
+def _write_action(action: str) -> str:
+    """An action as text; a tool call as `search(query="wells")`."""
+    if not action.startswith("{"):
+        return action
+    try:
+        call = read_call(action)
+    except (InputError, ValueError, KeyError):
+        return action
+    given = ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items()
+    )
+    return f"{call.name}({given})"
+
+
+def _write_arrays(arrays: dict[str, Any]) -> str:
+    """The small arrays of a robot's state as numbers; images have no words and are left out."""
+    lines = []
+    for name, value in sorted(arrays.items()):
+        flat = np.asarray(value).reshape(-1)
+        if flat.size <= _MAX_NUMBERS:
+            lines.append(f"{name}: {' '.join(f'{number:.3f}' for number in flat)}")
+    return "\n".join(lines)
