@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import ConfigError, Split, Task
-from stepwell.curriculum import FedTask, FixedFeed, PhasedFeed, PhaseFiles, PhaseRequest, PhaseResults
+from stepwell.curriculum import (
+    DroppedTask,
+    FedTask,
+    FixedFeed,
+    PhasedFeed,
+    PhaseFiles,
+    PhaseRequest,
+    PhaseResults,
+)
 from stepwell.curriculum.phases import take_fresh_tasks
 
 SHARE = 0.2
@@ -38,7 +46,7 @@ class Harder:
         rng = random.Random()
         for parent in request.results.failed:
             for task in make_tasks(1, start=rng.randrange(1000, 10**9)):
-                yield FedTask(task, parent.id)
+                yield FedTask(task, (parent.id,))
         yield FedTask(request.fresh[0], generator="env")
 
 
@@ -99,10 +107,10 @@ def test_lineage_is_stored_with_every_task(tmp_path: Path) -> None:
     feed.list_tasks(1), feed.list_tasks(4)
     files = PhaseFiles(tmp_path)
     first, second = files.read_phase(1), files.read_phase(2)
-    assert {(each.parent, each.generator) for each in first} == {(None, "fresh")}
-    assert [(each.parent, each.generator) for each in second] == [
-        (TASKS[0].id, "tests:harder"),
-        (None, "env"),
+    assert {(each.parents, each.generator) for each in first} == {((), "fresh")}
+    assert [(each.parents, each.generator) for each in second] == [
+        ((TASKS[0].id,), "tests:harder"),
+        ((), "env"),
     ]
     assert {task.id for task in feed.list_tasks(5)} == {each.task.id for each in second}
 
@@ -121,10 +129,10 @@ def test_held_out_and_repeated_tasks_are_left_out_and_counted(tmp_path: Path) ->
         if task.split(SHARE) is not Split.TRAIN
     )
     notes: list[str] = []
-    made = [FedTask(held_out), FedTask(TASKS[3]), FedTask(TASKS[3], parent="x")]
+    made = [FedTask(held_out), FedTask(TASKS[3]), FedTask(TASKS[3], parents=("x",))]
     feed = make_feed(tmp_path, lambda request: made, notes)
     assert {task.id for task in feed.list_tasks(4) + feed.list_tasks(5)} == {TASKS[3].id}
-    assert notes[-1] == "phase 2: 1 tasks; 1 left out: of the held-out split; 1 left out: twice in it"
+    assert notes[-1] == "phase 2: 1 tasks; 1 left out: of the held-out split; 1 left out: duplicate"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,7 @@ def test_a_changed_or_missing_phase_is_noticed(tmp_path: Path) -> None:
     state = feed.state()
     file = tmp_path / "phase-0002.jsonl"
     text = file.read_text()
-    file.write_text(text.replace('"parent": null', '"parent": "x"'))
+    file.write_text(text.replace('"parents": []', '"parents": ["x"]'))
     with pytest.raises(ConfigError, match=r"phase 2 .* were changed"):
         make_feed(tmp_path).restore(state)
     file.write_text(text)
@@ -167,8 +175,11 @@ texts = st.text(max_size=8)
         st.builds(
             FedTask,
             st.builds(Task, texts.filter(bool), st.dictionaries(texts, texts | st.integers()), texts),
-            st.none() | texts,
+            st.lists(texts, max_size=3).map(tuple),
             texts,
+            texts,
+            st.none() | st.floats(0, 1),
+            st.none() | st.integers(0, 9),
         ),
         max_size=5,
     )
@@ -177,5 +188,6 @@ def test_stored_tasks_come_back_unchanged(
     tmp_path_factory: pytest.TempPathFactory, fed: list[FedTask]
 ) -> None:
     files = PhaseFiles(tmp_path_factory.mktemp("phases"))
-    files.write_phase(1, fed)
-    assert files.read_phase(1) == fed
+    dropped = [DroppedTask(each, "infeasible") for each in fed[:2]]
+    files.write_phase(1, fed, dropped)
+    assert files.read_phase(1) == fed and files.read_dropped(1) == dropped

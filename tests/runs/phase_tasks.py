@@ -9,5 +9,5 @@ from stepwell.curriculum import FedTask, PhaseRequest
 
 def retry_failures(request: PhaseRequest) -> Iterable[FedTask]:
     """What was not solved comes again, then new tasks."""
-    yield from (FedTask(task, parent=task.id) for task in request.results.failed)
+    yield from (FedTask(task, parents=(task.id,)) for task in request.results.failed)
     yield from (FedTask(task, generator="fresh") for task in request.fresh[:2])

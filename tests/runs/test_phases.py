@@ -34,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stored_tasks(folder: Path) -> list[str]:
-    return [path.read_text() for path in sorted((folder / "tasks").glob("*.jsonl"))]
+    return [path.read_text() for path in sorted((folder / "tasks").glob("phase-*.jsonl"))]
 
 
 def test_the_second_phase_is_made_from_what_the_first_left_unsolved(whole: Path) -> None:
@@ -42,7 +42,7 @@ def test_the_second_phase_is_made_from_what_the_first_left_unsolved(whole: Path)
     solved = {t.task.id for t in first if t.status is Status.SUCCESS}
     failed = {t.task.id for t in first} - solved
     lines = [json.loads(line) for line in stored_tasks(whole)[1].splitlines()]
-    assert {line["parent"] for line in lines if line["parent"]} == failed
+    assert {line["parents"][0] for line in lines if line["parents"]} == failed
     assert [line["generator"] for line in lines[-2:]] == ["fresh", "fresh"]
     second = {t.task.id for update in (3, 4) for t in played(whole, update)}
     assert len(second) == 4 or failed <= second
@@ -71,7 +71,7 @@ def test_a_run_whose_stored_tasks_are_gone_does_not_resume(whole: Path, tmp_path
 
 
 def test_phases_need_a_generator_that_exists_and_episodes(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match='must be "fresh" or module:function'):
+    with pytest.raises(ConfigError, match='must be "fresh" or "evolve" or module:function'):
         small_config("curriculum.generator=frsh")
     with pytest.raises(ConfigError, match="an offline run plays no tasks"):
         small_config("curriculum.updates_per_phase=1", f"offline.pool={tmp_path}")

@@ -71,7 +71,6 @@ def test_a_preset_is_planned_in_thirty_readable_lines(preset: str) -> None:
         ),
         (("train.token_budget=100",), "train.token_budget (100) is below the longest step"),
         (("train.max_env_steps=5000",), "2 updates = 16 episodes or 5,000 actions, whichever comes first"),
-        (("recipe.name=webrl",), "recipe webrl asks for tasks by phase: set curriculum.updates_per_phase"),
         (("env.options.size=2", "train.num_tasks=9999"), "train.num_tasks is 9999, but this environment has"),
         (("train.num_tasks=1025",), "frozenlake: at least 1,024 training tasks (1,025 wanted), "),
         (("sampling.max_tokens=2000",), "over the limit of 4096; it is cut there"),

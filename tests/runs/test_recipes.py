@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.runs.small import notes, small_config, timeless, warmed_model
+from tests.runs.small import small_config, timeless, warmed_model
 
 from stepwell.algos.recipes import RECIPES
 from stepwell.config.run import RecipeConfig
@@ -44,15 +44,6 @@ def test_every_recipe_makes_two_updates_that_move_the_weights(name: str, tmp_pat
     assert start.keys() == after.keys()
     moved = [key for key in start if not torch.equal(start[key], after[key])]
     assert len(moved) > len(start) / 2
-
-
-def test_what_a_recipe_asks_for_and_the_loop_does_not_have_is_said(tmp_path: Path) -> None:
-    quick = ("train.num_updates=0", "eval.num_tasks=1")
-    folder = train(small_config("recipe.name=webrl", *quick, folder=tmp_path))
-    (note,) = notes(folder)
-    assert note.startswith("recipe webrl asks for tasks by phase")
-    plain = train(small_config("recipe.name=steppo", *quick, folder=tmp_path, name="plain"))
-    assert notes(plain) == []
 
 
 def test_settings_change_slots_and_leave_the_others() -> None:

@@ -2,36 +2,68 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from typing import Literal
 
-from stepwell.config.base import ObjectName, Settings
+from pydantic import Field, field_validator, model_validator
+
+from stepwell.config.base import OptionalObjectName, Settings
 from stepwell.core.names import suggest_name
 from stepwell.core.user_objects import is_import_path
 
-GENERATOR_NAMES = ("fresh",)
+GENERATOR_NAMES = ("fresh", "evolve")
 """The built-in generators of a phase's tasks."""
 
 
 class CurriculumConfig(Settings):
     """Tasks by phase. Without phases, a run goes through one list of tasks."""
 
+    enabled: bool | None = Field(
+        None, description="None: with `updates_per_phase`, or if the recipe asks for phases"
+    )
     updates_per_phase: int | None = Field(
         None,
         ge=1,
-        description="updates with the tasks of one phase, then new tasks are made; None: one list of "
-        "train.num_tasks tasks for the whole run",
+        description="updates with the tasks of one phase, then new tasks are made; None: train.num_updates "
+        "divided among `num_phases`",
     )
-    generator: ObjectName = Field(
-        "fresh",
-        description="what makes the tasks of a phase, from the second one on: `fresh` takes the next of "
-        "train.num_tasks, or `module:function` of your own",
+    num_phases: int | None = Field(
+        None, ge=1, description="phases where `updates_per_phase` is None; None: 8, 4 for a tiny model"
+    )
+    generator: OptionalObjectName = Field(
+        None,
+        description="what makes the tasks of a phase, from the second one on: `evolve` makes easier, similar "
+        "and harder ones of what was not solved, `fresh` takes the next of train.num_tasks, or "
+        "`module:function` of your own. None: `evolve` if the recipe asks for phases and the environment "
+        "can, else `fresh`",
+    )
+    min_value: float = Field(
+        0.05, description="an evolved task is kept if the critic values its first state at least so"
+    )
+    max_value: float = Field(0.75, description="and at most so; in units of a reward before rewards.scale")
+    max_tries: int = Field(
+        10,
+        ge=1,
+        description="evolved tasks that are tried for one that a phase needs; new ones fill the rest",
+    )
+    reference: Literal["phase", "start"] = Field(
+        "phase", description="which policy the KL term compares with: that before the phase, or of the start"
     )
 
     @field_validator("generator")
     @classmethod
-    def _check_generator(cls, name: str) -> str:
-        if name not in GENERATOR_NAMES and not is_import_path(name):
+    def _check_generator(cls, name: str | None) -> str | None:
+        if name is not None and name not in GENERATOR_NAMES and not is_import_path(name):
+            known = " or ".join(f'"{each}"' for each in GENERATOR_NAMES)
             raise ValueError(
-                f'must be "fresh" or module:function, got {name!r}{suggest_name(name, GENERATOR_NAMES)}'
+                f"must be {known} or module:function, got {name!r}{suggest_name(name, GENERATOR_NAMES)}"
             )
         return name
+
+    @model_validator(mode="after")
+    def _check_values(self) -> CurriculumConfig:
+        if self.max_value < self.min_value:
+            raise ValueError(
+                f"curriculum.max_value ({self.max_value:g}) is below curriculum.min_value "
+                f"({self.min_value:g}); swap them"
+            )
+        return self

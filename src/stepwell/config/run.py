@@ -462,7 +462,8 @@ class RunConfig(Settings):
                 f"train.minibatches ({self.train.minibatches}) exceeds the trajectories of an update "
                 f"({self.train.tasks_per_update * self.train.group_size}); lower it"
             )
-        if self.curriculum.updates_per_phase is not None and self.offline.pool is not None:
+        phases = self.curriculum
+        if (phases.enabled or phases.updates_per_phase is not None) and self.offline.pool is not None:
             raise ValueError(
                 "curriculum.updates_per_phase: an offline run plays no tasks; remove one of both"
             )

@@ -47,7 +47,7 @@ from stepwell.core.step import (
     TokenAction,
     TokenState,
 )
-from stepwell.core.task import Split, Task
+from stepwell.core.task import Split, Task, TaskRelation
 from stepwell.core.tools import ToolCall, ToolSchema, problem_with, random_call, read_call
 from stepwell.core.trajectory import Status, Trajectory, select_trainable
 from stepwell.core.versions import VersionSpan
@@ -99,6 +99,7 @@ __all__ = [
     "Step",
     "StepwellError",
     "Task",
+    "TaskRelation",
     "TextAction",
     "TextState",
     "TokenAction",

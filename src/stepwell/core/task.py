@@ -21,6 +21,14 @@ class Split(StrEnum):
     HELD_OUT = "held_out"
 
 
+class TaskRelation(StrEnum):
+    """How a task that was made from another compares with it."""
+
+    EASIER = "easier"
+    SIBLING = "sibling"
+    HARDER = "harder"
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One task of one environment.

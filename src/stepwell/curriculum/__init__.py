@@ -1,13 +1,16 @@
 """The tasks of a run, by phase where they follow from what was solved; and replay of earlier successes."""
 
+from stepwell.curriculum.evolver import TaskEvolver
 from stepwell.curriculum.feeds import FixedFeed, TaskFeed
 from stepwell.curriculum.perplexity import PerplexityBand, ScoredTrajectory, choose_steps, compute_perplexity
-from stepwell.curriculum.phase_files import FedTask, PhaseFiles
+from stepwell.curriculum.phase_files import DroppedTask, FedTask, PhaseFiles
 from stepwell.curriculum.phases import PhasedFeed, PhaseRequest, PhaseResults, TaskGenerator
 from stepwell.curriculum.replay_buffer import ReplayBuffer, ReplayedSteps
 from stepwell.curriculum.score_files import ScoreFiles
+from stepwell.curriculum.selection import ScreenResult, TaskScreen
 
 __all__ = [
+    "DroppedTask",
     "FedTask",
     "FixedFeed",
     "PerplexityBand",
@@ -19,8 +22,11 @@ __all__ = [
     "ReplayedSteps",
     "ScoreFiles",
     "ScoredTrajectory",
+    "ScreenResult",
+    "TaskEvolver",
     "TaskFeed",
     "TaskGenerator",
+    "TaskScreen",
     "choose_steps",
     "compute_perplexity",
 ]

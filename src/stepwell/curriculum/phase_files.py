@@ -1,10 +1,13 @@
 """The tasks of each phase on disk: one JSONL file per phase, one task with its lineage per line.
 
-    phase-0002.jsonl:  {"task": {"env": ..., "content": ...}, "parent": "…", "generator": "my_tasks:harder"}
+    phase-0002.jsonl:    {"task": {"env": ..., "content": ...}, "parents": ["…"], "generator": "evolve",
+                          "relation": "easier", "value": 0.31, "num_turns": 4}
+    dropped-0002.jsonl:  the same with "reason": tasks that were made and not used
 
 Invariants
-* A file appears under its name only when it is complete, and never changes afterwards.
-* `parent` is the id of the task that this one was made from; none for a task of the environment itself.
+* A file appears under its name only when it is complete, and never changes afterwards. What was dropped is
+  stored first: where there is a phase, its dropped tasks are there too.
+* `parents` are the ids of the tasks that this one was made from; none for a task of the environment itself.
 """
 
 from __future__ import annotations
@@ -23,11 +26,26 @@ from stepwell.core.ids import hash_bytes
 
 @dataclass(frozen=True, slots=True)
 class FedTask:
-    """A task and where it comes from: its parent's id, and the name of what made it."""
+    """A task and where it comes from: the ids of its parents, and the name of what made it.
+
+    `relation` says how it compares with its parents. `value` is what the critic said of its first state, and
+    `num_turns` how many turns the oracle took, where these were asked.
+    """
 
     task: Task
-    parent: str | None = None
+    parents: tuple[str, ...] = ()
     generator: str = ""
+    relation: str = ""
+    value: float | None = None
+    num_turns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTask:
+    """A task that was made and not used, and why."""
+
+    made: FedTask
+    reason: str
 
 
 class PhaseFiles:
@@ -36,37 +54,62 @@ class PhaseFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def list_phases(self) -> list[int]:
+        """The stored phases, ascending."""
+        return sorted(int(path.stem.removeprefix("phase-")) for path in self.folder.glob("phase-*.jsonl"))
+
     def has_phase(self, phase: int) -> bool:
-        return self._find_path(phase).exists()
+        return self._find_path("phase", phase).exists()
 
     def read_phase(self, phase: int) -> list[FedTask]:
         """The tasks of a phase, in their order."""
-        path = self._find_path(phase)
-        try:
-            lines = path.read_text(encoding="ascii").split("\n")[:-1]
-            return [_decode_line(json.loads(line)) for line in lines]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"the tasks of phase {phase} in {path} cannot be read: {error!r}") from error
+        return [_decode_line(line) for line in self._read_lines("phase", phase)]
 
-    def write_phase(self, phase: int, tasks: Sequence[FedTask]) -> None:
+    def read_dropped(self, phase: int) -> list[DroppedTask]:
+        """What was made for a phase and not used; empty where that was not stored."""
+        if not self._find_path("dropped", phase).exists():
+            return []
+        return [
+            DroppedTask(_decode_line(line), str(line["reason"]))
+            for line in self._read_lines("dropped", phase)
+        ]
+
+    def write_phase(self, phase: int, tasks: Sequence[FedTask], dropped: Sequence[DroppedTask] = ()) -> None:
         """Store the tasks of a phase; all of them are on disk when this returns."""
-        make_folder_durably(self.folder)
-        path = self._find_path(phase)
-        part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        part.write_text("".join(_encode_line(each) + "\n" for each in tasks), encoding="ascii")
-        flush_file(part)
-        rename_durably(part, path)
+        if dropped:
+            lines = [{**_encode_line(each.made), "reason": each.reason} for each in dropped]
+            self._write_lines("dropped", phase, lines)
+        self._write_lines("phase", phase, [_encode_line(each) for each in tasks])
 
     def compute_digest(self, phase: int) -> str | None:
         """A hash of a phase's file; None without one."""
-        path = self._find_path(phase)
+        path = self._find_path("phase", phase)
         return hash_bytes(path.read_bytes()) if path.exists() else None
 
-    def _find_path(self, phase: int) -> Path:
-        return self.folder / f"phase-{phase:04d}.jsonl"
+    def _find_path(self, kind: str, phase: int) -> Path:
+        return self.folder / f"{kind}-{phase:04d}.jsonl"
+
+    def _read_lines(self, kind: str, phase: int) -> list[dict[str, Any]]:
+        path = self._find_path(kind, phase)
+        try:
+            lines = [json.loads(line) for line in path.read_text(encoding="ascii").split("\n")[:-1]]
+            for line in lines:
+                _decode_line(line)
+            return lines
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"the tasks of phase {phase} in {path} cannot be read: {error!r}") from error
+
+    def _write_lines(self, kind: str, phase: int, lines: Sequence[dict[str, Any]]) -> None:
+        make_folder_durably(self.folder)
+        path = self._find_path(kind, phase)
+        part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        part.write_text(text, encoding="ascii")
+        flush_file(part)
+        rename_durably(part, path)
 
 
-def _encode_line(fed: FedTask) -> str:
+def _encode_line(fed: FedTask) -> dict[str, Any]:
     task = fed.task
     plain = {
         "env": task.env,
@@ -75,10 +118,24 @@ def _encode_line(fed: FedTask) -> str:
         "seed": task.seed,
         "tags": list(task.tags),
     }
-    return json.dumps({"task": plain, "parent": fed.parent, "generator": fed.generator}, allow_nan=False)
+    return {
+        "task": plain,
+        "parents": list(fed.parents),
+        "generator": fed.generator,
+        "relation": fed.relation,
+        "value": fed.value,
+        "num_turns": fed.num_turns,
+    }
 
 
 def _decode_line(value: dict[str, Any]) -> FedTask:
     plain = value["task"]
     task = Task(plain["env"], plain["content"], plain["instruction"], plain["seed"], tuple(plain["tags"]))
-    return FedTask(task, value["parent"], value["generator"])
+    return FedTask(
+        task,
+        tuple(value["parents"]),
+        value["generator"],
+        value["relation"],
+        value["value"],
+        value["num_turns"],
+    )

@@ -6,23 +6,25 @@
 
 A phase is made when the first of its updates asks for tasks, and stored before it is used. From then on its
 file decides: a run that is killed and resumed has the very same tasks, even if the generator would now make
-others.
+others. With a screen (`selection.py`), tasks are made until enough pass it; tasks of the environment fill the
+rest.
 
 Invariants
 * Only tasks of the run's environment and of the training split are used, each once per phase; the others
-  are left out and counted.
+  are left out, and stored with the reason.
 * The tasks of a phase are gone through in shuffled order, again from the start if there are too few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from stepwell.core import ConfigError, Split, Task
+from stepwell.core import ConfigError, Task
 from stepwell.curriculum.feeds import ShuffledList
 from stepwell.curriculum.phase_files import FedTask, PhaseFiles
+from stepwell.curriculum.selection import TaskScreen, TaskSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,10 @@ def take_fresh_tasks(request: PhaseRequest) -> Iterable[FedTask]:
 
 
 class PhasedFeed:
-    """A list of tasks per phase. `read_results` returns what became of the tasks of a phase."""
+    """A list of tasks per phase. `read_results` returns what became of the tasks of a phase.
+
+    With `screen`, the generator may be endless: `max_tries` tasks are tried for one that is needed.
+    """
 
     def __init__(
         self,
@@ -75,12 +80,14 @@ class PhasedFeed:
         held_out_share: float,
         read_results: Callable[[int, Sequence[Task]], PhaseResults],
         note: Callable[[str], None] = lambda text: None,
+        screen: TaskScreen | None = None,
+        max_tries: int = 10,
     ) -> None:
         self._supply, self._files, self._generate = tasks, files, generate
         self._generator, self._note = generator, note
         self._count, self._updates = tasks_per_update, updates_per_phase
         self._seed, self._held_out_share = seed, held_out_share
-        self._read_results = read_results
+        self._read_results, self._screen, self._max_tries = read_results, screen, max_tries
         self._known = frozenset(task.id for task in tasks)
         self._lists: dict[int, ShuffledList] = {}
 
@@ -113,18 +120,45 @@ class PhasedFeed:
     def _load_phase(self, phase: int) -> ShuffledList:
         if phase not in self._lists:
             if not self._files.has_phase(phase):
-                self._files.write_phase(phase, self._make_phase(phase))
+                self._make_phase(phase)
             tasks = [each.task for each in self._files.read_phase(phase)]
             self._lists[phase] = ShuffledList(tasks, self._seed, phase)
         return self._lists[phase]
 
-    def _make_phase(self, phase: int) -> list[FedTask]:
+    def _make_phase(self, phase: int) -> None:
         fresh = self._take_supply(phase)
+        selection = TaskSelection(self._known, self._held_out_share)
         if phase == 1:
-            return self._choose_tasks(phase, take_fresh_tasks(self._make_request(1, fresh, PhaseResults())))
-        results = self._read_results(phase - 1, self._load_phase(phase - 1).tasks)
-        request = self._make_request(phase, fresh, results)
-        return self._choose_tasks(phase, self._generate(request))
+            request = self._make_request(1, fresh, PhaseResults())
+            selection.add_all(self._check_made(1, take_fresh_tasks(request)))
+        else:
+            results = self._read_results(phase - 1, self._load_phase(phase - 1).tasks)
+            self._select_made(selection, self._make_request(phase, fresh, results))
+        if not selection.kept:
+            reasons = ", ".join(f"{count} {why}" for why, count in selection.count_reasons().items())
+            raise ConfigError(
+                f"curriculum.generator {self._generator} made no usable task for phase {phase} "
+                f"({reasons or 'none at all'})"
+            )
+        self._files.write_phase(phase, selection.kept, selection.dropped)
+        self._note(self._describe_selection(phase, selection))
+
+    def _select_made(self, selection: TaskSelection, request: PhaseRequest) -> None:
+        made = self._check_made(request.phase, self._generate(request))
+        if self._screen is None:
+            return selection.add_all(made)
+        selection.seen |= {
+            each.task.id for phase in range(1, request.phase) for each in self._files.read_phase(phase)
+        }
+        selection.add_screened(made, self._screen, self.num_tasks, self._max_tries * self.num_tasks)
+        selection.fill_up(list(take_fresh_tasks(request)), self.num_tasks)
+
+    def _describe_selection(self, phase: int, selection: TaskSelection) -> str:
+        counts = selection.count_reasons()
+        reasons = "".join(f"; {count} left out: {why}" for why, count in counts.items())
+        num_made = sum(bool(each.parents) for each in selection.kept)
+        made = f", {num_made} of them made from failures" if self._screen is not None and phase > 1 else ""
+        return f"phase {phase}: {len(selection.kept)} tasks{made}{reasons}"
 
     def _make_request(self, phase: int, fresh: Sequence[Task], results: PhaseResults) -> PhaseRequest:
         seed = (self._seed * 1_000_003 + phase) % 2**63
@@ -136,28 +170,12 @@ class PhasedFeed:
         first = (phase - 1) * self.num_tasks
         return [self._supply[(first + i) % len(self._supply)] for i in range(count)]
 
-    def _choose_tasks(self, phase: int, made: Iterable[FedTask]) -> list[FedTask]:
-        """The tasks that may be used, each once; says what was left out."""
-        kept: dict[str, FedTask] = {}
-        dropped = {"of the held-out split": 0, "twice in it": 0}
+    def _check_made(self, phase: int, made: Iterable[FedTask]) -> Iterator[FedTask]:
+        """Refuse what is no task of this environment; name the generator."""
         for each in made:
             if not isinstance(each, FedTask) or each.task.env != self._supply[0].env:
                 raise ConfigError(
                     f"curriculum.generator {self._generator}: phase {phase} needs FedTask of environment "
                     f"{self._supply[0].env!r}, got {each!r:.200}"
                 )
-            is_known = each.task.id in self._known  # a file of tasks may have decided its split itself
-            if not is_known and each.task.split(self._held_out_share) is not Split.TRAIN:
-                dropped["of the held-out split"] += 1
-            elif each.task.id in kept:
-                dropped["twice in it"] += 1
-            else:
-                kept[each.task.id] = replace(each, generator=each.generator or self._generator)
-        if not kept:
-            raise ConfigError(
-                f"curriculum.generator {self._generator} made no usable task for phase {phase} "
-                f"({', '.join(f'{count} {why}' for why, count in dropped.items())})"
-            )
-        reasons = "".join(f"; {count} left out: {why}" for why, count in dropped.items() if count)
-        self._note(f"phase {phase}: {len(kept)} tasks{reasons}")
-        return list(kept.values())
+            yield replace(each, generator=each.generator or self._generator)

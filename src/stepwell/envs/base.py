@@ -8,6 +8,7 @@ limit. An environment implements the rest:
     act         one action -> Effect      one primitive action, its reward, and whether it ended
     observe     -> Observation            what the agent sees now
     oracle      -> actions                a shortest solution from here, which proves that one exists
+    make_variant  task -> Task            optional: an easier, similar or harder task (docs/curriculum.md)
     description -> EnvDescription         what agents are told, true under the current options
 
 If actions are tool calls, `act` gets the JSON of one call (`core.read_call` reads it). The agent wrote that
@@ -38,6 +39,7 @@ from stepwell.core import (
     Observation,
     StateForm,
     Task,
+    TaskRelation,
     random_call,
 )
 from stepwell.core.renamed import adopt_old_members
@@ -95,6 +97,22 @@ class Env(ABC):
     @abstractmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """The task of a seed; its content determines the episode."""
+
+    @classmethod
+    def make_variant(
+        cls, options: Any, task: Task, relation: TaskRelation, rng: random.Random
+    ) -> Task | None:
+        """Make a task from one that was not solved: easier, alike or harder; None if this draw gives none.
+
+        It need not be solvable: whoever asks plays the oracle on it. An environment that does not define this
+        has no variants.
+        """
+        return None
+
+    @classmethod
+    def name_family(cls, task: Task) -> str:
+        """The family under which results of a task are counted; by default its first tag."""
+        return task.tags[0] if task.tags else cls.name
 
     @classmethod  # noqa: B027 (most environments need nothing)
     def require(cls) -> None:

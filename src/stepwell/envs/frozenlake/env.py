@@ -16,10 +16,11 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
-from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
+from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task, TaskRelation
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.frozenlake.guide import make_examples, write_guide
 from stepwell.envs.frozenlake.lake import (
+    HOLE,
     SLIPS,
     Lake,
     compute_goal_distances,
@@ -36,6 +37,7 @@ from stepwell.envs.frozenlake.text import (
     write_structured,
 )
 from stepwell.envs.frozenlake.tiles import TILES
+from stepwell.envs.frozenlake.variants import make_board_variant
 from stepwell.envs.frozenlake.vocabulary import VOCABULARY
 from stepwell.envs.grid import NAMES
 from stepwell.envs.tables import StateTable, build_state_table
@@ -71,6 +73,20 @@ class FrozenLake(Env):
     def make_task(cls, options: Any, seed: int) -> Task:
         """A random board that can be crossed in time."""
         return make_task(cls.name, options, seed)
+
+    @classmethod
+    def make_variant(
+        cls, options: Any, task: Task, relation: TaskRelation, rng: random.Random
+    ) -> Task | None:
+        """A board with one change."""
+        return make_board_variant(cls.name, options, task, relation, rng)
+
+    @classmethod
+    def name_family(cls, task: Task) -> str:
+        """Boards by the number of their holes."""
+        board: Any = task.content["board"]
+        count = sum(row.count(HOLE) for row in board)
+        return f"{count} hole{'' if count == 1 else 's'}"
 
     @property
     def is_deterministic(self) -> bool:

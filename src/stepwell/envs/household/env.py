@@ -16,13 +16,14 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
-from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task
+from stepwell.core import ActionSpace, EnvDescription, InputError, Observation, StateForm, Task, TaskRelation
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.household.alfworld import PublishedGame, make_game_task
 from stepwell.envs.household.generated_household import GeneratedHousehold
 from stepwell.envs.household.generator import make_task
 from stepwell.envs.household.guide import make_examples, write_guide
 from stepwell.envs.household.options import HouseholdOptions
+from stepwell.envs.household.variants import make_household_variant
 
 
 class Household(Env):
@@ -49,6 +50,13 @@ class Household(Env):
         if options.games is not None:
             return make_game_task(cls.name, options, seed)
         return make_task(cls.name, options, seed)
+
+    @classmethod
+    def make_variant(
+        cls, options: Any, task: Task, relation: TaskRelation, rng: random.Random
+    ) -> Task | None:
+        """The same room with another goal."""
+        return make_household_variant(cls.name, options, task, relation, rng)
 
     def begin(self, task: Task, seed: int) -> None:
         """Enter the room."""

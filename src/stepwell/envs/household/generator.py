@@ -21,6 +21,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -64,19 +65,42 @@ def make_task(env: str, options: HouseholdOptions, seed: int) -> Task:
         is_new = is_other or is_held_out_goal(layout, goal)
         if unseen and is_new and not is_other:
             continue
-        things = _place_things(options, layout, goal, rng)
-        if things is None:
-            continue
-        content = _make_content(options.size, layout, goal, things)
-        catalogue = options.catalogue
-        text = write_instruction(goal, rng.randrange(catalogue.num_wordings), is_terse=catalogue.is_terse)
-        side = "unseen" if is_other else "seen" if is_new else "train"
-        task = Task(env, content, text, seed, (family, layout.room, side))
-        return assign_split(task, Split.HELD_OUT if is_new else Split.TRAIN)
+        task = make_goal_task(env, options, layout, goal, rng, "unseen" if is_other else "")
+        if task is not None:
+            return replace(task, seed=seed)
     raise ConfigError(
         f"env.options leave no room for a task of the family {family!r} within {options.longest} turns; "
         "raise max_turns, lower spare_turns, or raise num_layouts"
     )
+
+
+def make_goal_task(
+    env: str,
+    options: HouseholdOptions,
+    layout: HouseLayout,
+    goal: HouseholdGoal,
+    rng: random.Random,
+    side: str = "",
+) -> Task | None:
+    """A task with this goal, things placed by chance; None if it cannot be reached in time.
+
+    `side` is "unseen" for a layout that training never has; otherwise the goal decides the split.
+    """
+    things = _place_things(options, layout, goal, rng)
+    if things is None:
+        return None
+    side = side or ("seen" if is_held_out_goal(layout, goal) else "train")
+    catalogue = options.catalogue
+    text = write_instruction(goal, rng.randrange(catalogue.num_wordings), is_terse=catalogue.is_terse)
+    content = _make_content(options.size, layout, goal, things)
+    task = Task(env, content, text, tags=(goal.family, layout.room, side))
+    return assign_split(task, Split.TRAIN if side == "train" else Split.HELD_OUT)
+
+
+def list_trained_goals(options: HouseholdOptions, layout: HouseLayout, family: Family) -> list[HouseholdGoal]:
+    """The goals of a family that training has in a layout."""
+    goals = _list_goals(options.catalogue, layout, family)
+    return [goal for goal in goals if not is_held_out_goal(layout, goal)]
 
 
 def read_household(content: Mapping[str, Any]) -> tuple[House, HouseholdGoal, State]:

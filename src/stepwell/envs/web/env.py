@@ -32,6 +32,7 @@ from stepwell.core import (
     Split,
     StateForm,
     Task,
+    TaskRelation,
 )
 from stepwell.core.names import describe_missing_module
 from stepwell.envs.base import Effect, Env
@@ -89,10 +90,21 @@ class WebEnv(Env):
     def make_task(cls, options: Any, seed: int) -> Task:
         """The task that the source makes of a seed; all splits but `train` that it names are held out."""
         content = {"source": options.source, **open_source(options.source).make_content(options, seed)}
-        task = Task(cls.name, content, str(content.get("instruction", "")), seed=seed)
-        if "split" not in content:
-            return task
-        return assign_split(task, Split.TRAIN if content["split"] == Split.TRAIN else Split.HELD_OUT)
+        return _make_split_task(cls.name, content, seed)
+
+    @classmethod
+    def make_variant(
+        cls, options: Any, task: Task, relation: TaskRelation, rng: random.Random
+    ) -> Task | None:
+        """A variant that the source makes, where it can."""
+        make = getattr(open_source(str(task.content["source"])), "make_variant", None)
+        content = None if make is None else make(options, task.content, relation, rng)
+        return None if content is None else _make_split_task(cls.name, content, task.seed)
+
+    @classmethod
+    def name_family(cls, task: Task) -> str:
+        """The site, where there are several; else the source."""
+        return str(task.content.get("site") or task.content["source"])
 
     def begin(self, task: Task, seed: int) -> None:
         """Start the sites afresh and open the first page."""
@@ -229,3 +241,10 @@ class WebEnv(Env):
         view, _ = self._require_view()
         info["url"] = view.url
         return observation, reward, terminated, truncated, info
+
+
+def _make_split_task(name: str, content: dict[str, JSON], seed: int) -> Task:
+    task = Task(name, content, str(content.get("instruction", "")), seed=seed)
+    if "split" not in content:
+        return task
+    return assign_split(task, Split.TRAIN if content["split"] == Split.TRAIN else Split.HELD_OUT)

@@ -9,6 +9,8 @@ tasks) is shared inside the source's own module.
     judge          view, driver, answer -> float   1 solved, 0 not; asked once, when the agent exits
     plan           content -> view -> WebAction    the scripted oracle; from what is seen alone
     close          the episode is over
+
+A source may also have `make_variant(options, content, relation, rng)`: a task made from another one.
 """
 
 from __future__ import annotations

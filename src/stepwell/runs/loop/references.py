@@ -1,6 +1,10 @@
-"""The reference weights of the KL term, as a file of the run.
+"""The reference weights of the KL term, as files of the run.
 
-They are the weights at the run's start. With adapters the reference is the base model and needs no file.
+    reference.safetensors          the weights at the run's start
+    reference-000021.safetensors   those before update 21, the first of a phase
+
+With adapters the reference is the base model and needs no file. A file stays until no checkpoint is left that
+could need it.
 """
 
 from __future__ import annotations
@@ -21,17 +25,17 @@ if TYPE_CHECKING:
 REFERENCE = "reference.safetensors"
 
 
-def save_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
-    """Write the frozen reference of `policy`, if it has its own."""
+def save_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path, first_update: int = 1) -> None:
+    """Write the frozen reference of `policy`, if it has its own: it holds from this update on."""
     reference = policy.reference
     if reference is not None:
         weights = {k: v.detach().clone().contiguous() for k, v in reference.state_dict().items()}
-        atomic_write(folder / REFERENCE, save(weights))
+        atomic_write(_find_path(folder, first_update), save(weights))
 
 
-def load_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
-    """Load what `save_reference` wrote into the frozen reference of `policy`."""
-    reference, path = policy.reference, folder / REFERENCE
+def load_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path, first_update: int = 1) -> None:
+    """Load what `save_reference` wrote for this update into the frozen reference of `policy`."""
+    reference, path = policy.reference, _find_path(folder, first_update)
     if reference is None:
         return
     try:
@@ -41,3 +45,14 @@ def load_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path) -> None:
             f"{path}, the reference weights of the KL term, cannot be used ({error}); "
             "put the file back, or start a new run"
         ) from error
+
+
+def remove_references(folder: Path, before: int) -> None:
+    """Remove references of phases that no checkpoint needs: those that began before this update."""
+    for path in folder.glob("reference-*.safetensors"):
+        if int(path.stem.removeprefix("reference-")) < before:
+            path.unlink()
+
+
+def _find_path(folder: Path, first_update: int) -> Path:
+    return folder / (REFERENCE if first_update == 1 else f"reference-{first_update:06d}.safetensors")

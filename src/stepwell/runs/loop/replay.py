@@ -19,7 +19,7 @@ from stepwell.core import ConfigError
 from stepwell.curriculum import PerplexityBand, ReplayBuffer, ScoreFiles
 from stepwell.pool import TrajectorySummary
 from stepwell.runs.build.components import Components
-from stepwell.runs.loop.task_feeds import find_group_size, find_update
+from stepwell.runs.loop.task_feeds import find_group_size, find_phase_length, find_update
 
 FOLDER = "replay"
 
@@ -61,7 +61,7 @@ def build_replay(
         return None
     check_replay(config, components.recipe)
     group_size = find_group_size(config, components.recipe)
-    is_async, updates_per_phase = config.workers.mode != "off", config.curriculum.updates_per_phase
+    is_async, updates_per_phase = config.workers.mode != "off", find_phase_length(config, components.recipe)
 
     def is_learnt(entry: TrajectorySummary) -> bool:
         if is_async:  # played ahead: only a checkpoint knows what was learnt from

@@ -1,24 +1,52 @@
 """The task feed of a run, from its settings; what became of a phase's tasks is read from the pool.
 
 A group's name says which update it was played for, so the trajectories of a phase are known exactly, also
-those that a killed process left behind.
+those that a killed process left behind. They are tagged `keep` until the next phase is made, so that the pool
+does not remove failures that tasks will be made from.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, Task
+from stepwell.core import ConfigError, Task, TaskRelation
 from stepwell.core.user_objects import find_object
-from stepwell.curriculum import FixedFeed, PhasedFeed, PhaseFiles, PhaseResults, TaskFeed, TaskGenerator
+from stepwell.curriculum import (
+    FixedFeed,
+    PhasedFeed,
+    PhaseFiles,
+    PhaseResults,
+    TaskEvolver,
+    TaskFeed,
+    TaskGenerator,
+)
 from stepwell.curriculum.phases import take_fresh_tasks
-from stepwell.pool import Channel, Filter
+from stepwell.envs.base import Env
+from stepwell.envs.registry import find_env_type, read_options
+from stepwell.pool import Channel, Filter, TrajectorySummary
+from stepwell.pool.results import KEEP_TAG
 from stepwell.runs.build.components import Components
+from stepwell.runs.loop.task_screen import OracleScreen
 
 FOLDER = "tasks"
+NUM_PHASES, NUM_TINY_PHASES = 8, 4
+
+
+def find_phase_length(config: RunConfig, recipe: Recipe) -> int | None:
+    """Updates of one phase; None: the run has no phases."""
+    phases = config.curriculum
+    if config.offline.pool is not None or phases.enabled is False:
+        return None
+    if phases.updates_per_phase is not None:
+        return phases.updates_per_phase
+    if not (phases.enabled or phases.num_phases or recipe.curriculum):
+        return None
+    count = phases.num_phases or (NUM_TINY_PHASES if config.policy.model.startswith("tiny") else NUM_PHASES)
+    return max(1, -(-config.train.num_updates // count))
 
 
 def build_feed(
@@ -27,35 +55,71 @@ def build_feed(
     """The feed that the settings ask for."""
     config = components.config
     train, curriculum = config.train, config.curriculum
-    updates = curriculum.updates_per_phase
+    updates = find_phase_length(config, components.recipe)
     if updates is None:
         return FixedFeed(tasks, train.tasks_per_update, config.seed)
 
     def read_results(phase: int, played: Sequence[Task]) -> PhaseResults:
         first = (phase - 1) * updates + 1
-        counted = range(first, first + updates)
-        group_size = find_group_size(config, components.recipe)
-        solved: dict[str, bool] = {}
-        for entry in components.pool.find(Filter(channel=Channel.TRAIN, tags=(run,), is_open=False)):
-            if entry.is_served and find_update(entry.group or entry.id, config, group_size) in counted:
-                solved[entry.task_id] = solved.get(entry.task_id, False) or entry.is_success
-        return PhaseResults(
-            tuple(task for task in played if solved.get(task.id) is True),
-            tuple(task for task in played if solved.get(task.id) is False),
-        )
+        return read_phase_results(components, run, range(first, first + updates), played)
 
+    name = choose_generator(config, components.recipe)
     return PhasedFeed(
         tasks,
         PhaseFiles(folder / FOLDER),
-        find_generator(curriculum.generator),
-        generator=curriculum.generator,
+        find_generator(name, config),
+        generator=name,
         tasks_per_update=train.tasks_per_update,
         updates_per_phase=updates,
         seed=config.seed,
         held_out_share=config.env.held_out_share,
         read_results=read_results,
         note=note,
+        screen=OracleScreen(components) if name == "evolve" else None,
+        max_tries=curriculum.max_tries,
     )
+
+
+def read_phase_results(
+    components: Components, run: str, updates: range, played: Sequence[Task]
+) -> PhaseResults:
+    """What became of tasks in these updates, as far as their episodes have ended."""
+    solved: dict[str, bool] = {}
+    for entry in find_played(components, run, updates):
+        solved[entry.task_id] = solved.get(entry.task_id, False) or entry.is_success
+    return PhaseResults(
+        tuple(task for task in played if solved.get(task.id) is True),
+        tuple(task for task in played if solved.get(task.id) is False),
+    )
+
+
+def find_played(components: Components, run: str, updates: range) -> list[TrajectorySummary]:
+    """The finished episodes of these updates that count, the oldest first."""
+    config = components.config
+    group_size = find_group_size(config, components.recipe)
+    stored = components.pool.find(Filter(channel=Channel.TRAIN, tags=(run,), is_open=False))
+    return [
+        entry
+        for entry in stored
+        if entry.is_served and find_update(entry.group or entry.id, config, group_size) in updates
+    ]
+
+
+def protect_phase(components: Components, run: str, update: int) -> None:
+    """Tag the episodes of the phase of this update, so that the pool keeps them until the next one is made.
+
+    Episodes of earlier phases lose the tag; those that are replayed get it again (`ReplayBuffer`).
+    """
+    length = find_phase_length(components.config, components.recipe)
+    if length is None or update == 0 or components.config.pool.url is not None:
+        return
+    first = (update - 1) // length * length + 1
+    now, before = range(first, first + length), range(1, first)
+    new = [each.id for each in find_played(components, run, now) if KEEP_TAG not in each.tags]
+    old = [each.id for each in find_played(components, run, before) if KEEP_TAG in each.tags]
+    for ids, change in ((new, components.pool.tag), (old, components.pool.untag)):
+        if ids:
+            change(ids, KEEP_TAG)
 
 
 def find_group_size(config: RunConfig, recipe: Recipe) -> int:
@@ -63,10 +127,38 @@ def find_group_size(config: RunConfig, recipe: Recipe) -> int:
     return config.train.group_size if recipe.needs_groups else 1
 
 
-def find_generator(name: str) -> TaskGenerator:
+def choose_generator(config: RunConfig, recipe: Recipe) -> str:
+    """The name of what makes the tasks of a phase."""
+    wanted, can_evolve = config.curriculum.generator, has_variants(config)
+    if wanted == "evolve" and not can_evolve:
+        raise ConfigError(
+            f"curriculum.generator: {config.env.name} does not say what variants of its tasks are; give it "
+            "make_variant (docs/curriculum.md), or write a generator of your own"
+        )
+    return wanted or ("evolve" if recipe.curriculum and can_evolve else "fresh")
+
+
+def has_variants(config: RunConfig) -> bool:
+    """Whether the environment of a run can make tasks from tasks."""
+    if config.own_agent.tasks is not None:
+        return False
+    kind = find_env_type(config.env.name)
+    return issubclass(kind, Env) and kind.make_variant.__func__ is not Env.make_variant.__func__  # type: ignore[attr-defined]
+
+
+def find_generator(name: str, config: RunConfig) -> TaskGenerator:
     """A generator by its name in settings."""
     if name == "fresh":
         return take_fresh_tasks
+    if name == "evolve":
+        kind, options = find_env_type(config.env.name), read_options(config.env.name, config.env.options)
+        assert issubclass(kind, Env)
+        env_type: type[Env] = kind
+
+        def make_variant(task: Task, relation: TaskRelation, rng: random.Random) -> Task | None:
+            return env_type.make_variant(options, task, relation, rng)
+
+        return TaskEvolver(make_variant)
     found = find_object(name, f"curriculum.generator: {name}")
     if not callable(found):
         raise ConfigError(f"curriculum.generator: {name} is no function; write def make_tasks(request): ...")

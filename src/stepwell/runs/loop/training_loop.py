@@ -47,11 +47,11 @@ from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.interrupts import handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.loop_state import LoopState
-from stepwell.runs.loop.references import load_reference, save_reference
+from stepwell.runs.loop.references import load_reference, remove_references, save_reference
 from stepwell.runs.loop.replay import build_replay
 from stepwell.runs.loop.rollout_metrics import count_tokens, measure_rollout
 from stepwell.runs.loop.sources import Batch, PlayedSource, Source, StoredSource
-from stepwell.runs.loop.task_feeds import build_feed
+from stepwell.runs.loop.task_feeds import build_feed, find_phase_length, protect_phase
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
 
@@ -155,7 +155,7 @@ class TrainingLoop:
             self._replay.resume_from(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
         self.components.trainer.freeze_reference()
-        load_reference(self.components.policy, self.folder)
+        load_reference(self.components.policy, self.folder, self._find_reference(self.state.update))
         self._publish()
         is_over = self._reaches_limit() or self.state.stops_early(self.config.eval)
         if is_over:
@@ -194,11 +194,6 @@ class TrainingLoop:
 
     def _report_differences(self) -> None:
         """Note where the run does something else than its settings seem to promise."""
-        recipe, has_phases = self.components.recipe, self.config.curriculum.updates_per_phase is not None
-        if recipe.curriculum and not has_phases:
-            self.monitor.note(
-                f"recipe {recipe.name} asks for tasks by phase; set curriculum.updates_per_phase to have them"
-            )
         for asked, found, name in (
             (self.config.train.num_tasks, len(self._tasks), "train.num_tasks"),
             (self.config.eval.num_tasks, len(self._held_out), "eval.num_tasks"),
@@ -222,6 +217,7 @@ class TrainingLoop:
 
     def _update(self) -> bool:
         """One update; False if a stop was requested while waiting for its episodes."""
+        self._renew_reference()
         batch = self._source.batch(self.state.update + 1)
         while self._feed_notes:
             self.monitor.note(self._feed_notes.pop(0))
@@ -246,6 +242,19 @@ class TrainingLoop:
         self._record("update", measure_rollout(batch.trajectories) | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
         return True
+
+    def _find_reference(self, update: int) -> int:
+        """The first update with the reference of this update: the first of its phase, if phases have one."""
+        length = find_phase_length(self.config, self.components.recipe)
+        has_own = self.config.curriculum.reference == "phase" and self.components.policy.adapters is None
+        return 1 if length is None or not has_own or update == 0 else (update - 1) // length * length + 1
+
+    def _renew_reference(self) -> None:
+        """At the start of a phase, the policy becomes the reference."""
+        update = self.state.update + 1
+        if update > 1 and self._find_reference(update) == update and self.components.recipe.needs_reference:
+            self.components.trainer.freeze_reference()
+            save_reference(self.components.policy, self.folder, update)
 
     def _learn_from(self, batch: Batch) -> dict[str, float]:
         """Update the weights with a batch, and with earlier successes if they are replayed."""
@@ -394,11 +403,14 @@ class TrainingLoop:
         trainer = self.components.trainer if name is None else None
         folder = self.folder / "checkpoints"
         if name is None:
+            protect_phase(self.components, self._run_name, self.state.update)
             if self._replay is not None:
                 self._replay.protect_members()
             self._source.acknowledge(self.state.update)
         checkpoint.save_checkpoint(folder, self.components.policy, trainer, loop, name)
         checkpoint.prune_checkpoints(folder, self.config.checkpoint.keep)
+        oldest = min((int(path.name[-6:]) for path in checkpoint.list_checkpoints(folder)), default=0)
+        remove_references(self.folder, self._find_reference(oldest))
         if name is None:
             self._saved_at = time.perf_counter()
 

@@ -51,10 +51,6 @@ class BasePlan:
         ):
             if found < asked and not (name == "train.num_tasks" and self.stopped_counting):
                 self.warnings.append(f"{name} is {asked}, but this environment has {found}")
-        if recipe.curriculum and self.config.curriculum.updates_per_phase is None:
-            self.warnings.append(
-                f"recipe {recipe.name} asks for tasks by phase: set curriculum.updates_per_phase"
-            )
 
     def policy_lines(self, size: ModelSize, num_trained: int, context_limit: int) -> Iterator[str]:
         """The model of a language agent."""

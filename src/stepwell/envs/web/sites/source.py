@@ -5,17 +5,19 @@ Hosts are shared by all environments of a process, one per world and size: an ep
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stepwell.core import JSON, InputError
+from stepwell.core import JSON, InputError, TaskRelation
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.driver import PageDriver
 from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sites.episode import SiteEpisode
 from stepwell.envs.web.sites.host import SiteHost
 from stepwell.envs.web.sites.tasks import check_task, find_template, make_site_task, plan_task
+from stepwell.envs.web.sites.variants import make_content_variant
 from stepwell.envs.web.sources import TaskStart
 
 ALLOWED_HOSTS = ("*.localhost",)
@@ -47,6 +49,12 @@ class SitesSource:
             kinds=getattr(options, "kinds", None) or (),
             world=getattr(options, "world", 0),
         )
+
+    def make_variant(
+        self, options: Any, content: Mapping[str, Any], relation: TaskRelation, rng: random.Random
+    ) -> dict[str, JSON] | None:
+        """A task of the same site, with another template or other parameters."""
+        return make_content_variant(content, relation, rng, getattr(options, "kinds", None) or ())
 
     def start(self, content: Mapping[str, Any]) -> TaskStart:
         """A fresh snapshot, with the person of the task logged in."""
