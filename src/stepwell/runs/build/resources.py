@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -99,14 +100,21 @@ class RunResources:
 
     def tasks(self, split: Split, count: int, seed: int) -> list[Task]:
         """Distinct tasks of one split; all of them if the environment has fewer."""
+        return self.check_tasks(list(itertools.islice(self.iterate_tasks(split, seed), count)), split)
+
+    def iterate_tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """All distinct tasks of one split, drawn one by one or read from a file."""
         env, own = self.config.env, self.config.own_agent.tasks
         source, setting = (own, "own_agent.tasks") if own is not None else (env.tasks, "env.tasks")
         if source is None:
-            every = distinct_tasks(env.name, env.options, split, seed, env.held_out_share)
-            tasks = list(itertools.islice(every, count))
-        else:
-            name = self.envs.envs[0].name if own is None else None
-            tasks = read_tasks(source, split, seed, env.held_out_share, env=name, setting=setting)[:count]
+            return distinct_tasks(env.name, env.options, split, seed, env.held_out_share)
+        name = self.envs.envs[0].name if own is None else None
+        return iter(read_tasks(source, split, seed, env.held_out_share, env=name, setting=setting))
+
+    def check_tasks(self, tasks: list[Task], split: Split) -> list[Task]:
+        """Refuse a split without tasks."""
+        env, own = self.config.env, self.config.own_agent.tasks
+        source, setting = (own, "own_agent.tasks") if own is not None else (env.tasks, "env.tasks")
         if not tasks and source is not None:
             raise ConfigError(f"{setting}: {source} has no {split.value} task; add some, or `split` fields")
         if not tasks:

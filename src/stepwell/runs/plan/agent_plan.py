@@ -57,7 +57,7 @@ class AgentPlan(BasePlan):
         )
         where = config.env.name if own.tasks is None else Path(own.tasks).name
         yield format_line(
-            "tasks", f"{where}: {len(self.tasks):,} for training, {len(self.held_out):,} held out"
+            "tasks", f"{where}: {self.trained.describe()} for training, {self.held_out.describe()} held out"
         )
         yield from self.policy_lines(self.size, self.memory.num_trained, self.context_limit)
         yield from self.recipe_lines()

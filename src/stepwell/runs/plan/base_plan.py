@@ -7,9 +7,10 @@ from pathlib import Path
 
 from stepwell.core import Split, Status, Task, Trajectory
 from stepwell.data.rows import read_rows
-from stepwell.runs.build.components import Components
+from stepwell.runs.build.components import HELD_OUT_SEED, Components
 from stepwell.runs.build.warm_starts import describe_goal, has_goal
 from stepwell.runs.plan.model_size import ModelSize
+from stepwell.runs.plan.task_count import TaskCount
 from stepwell.runs.plan.text import format_count, format_line, format_sizes
 from stepwell.training import count_batches, split_trajectories
 
@@ -19,15 +20,26 @@ TITLE = "what would be done (nothing is trained now)"
 class BasePlan:
     """The figures of a plan, and its lines."""
 
-    def __init__(self, components: Components, max_counted: int | None = None) -> None:
+    def __init__(self, components: Components) -> None:
         self.components, self.config, self.recipe = components, components.config, components.recipe
         self.warnings: list[str] = []
         train = self.config.train
-        most = train.num_tasks if max_counted is None else min(train.num_tasks, max_counted)
-        self.tasks = components.tasks(Split.TRAIN, most, self.config.seed)
-        self.stopped_counting = len(self.tasks) == most < train.num_tasks
-        self.held_out = components.held_out_tasks() if self.config.eval.num_tasks else []
+        self.trained = self._count_tasks(Split.TRAIN, train.num_tasks, self.config.seed, 64)
+        self.held_out = self._count_tasks(Split.HELD_OUT, self.config.eval.num_tasks, HELD_OUT_SEED, 16)
+        self.tasks = list(self.trained.tasks)
         self.num_trajectories = train.tasks_per_update * train.group_size
+
+    def _count_tasks(self, split: Split, num_wanted: int, seed: int, num_certain: int) -> TaskCount:
+        if num_wanted == 0:
+            return TaskCount((), 0, is_stopped=False)
+        every = self.components.iterate_tasks(split, seed)
+        counted = TaskCount.count_tasks(every, num_wanted, num_certain)
+        self.components.check_tasks(list(counted.tasks), split)
+        return counted
+
+    def describe_tasks(self) -> str:
+        """ "64 training tasks, 16 held out"."""
+        return f"{self.trained.describe()} training tasks, {self.held_out.describe()} held out"
 
     def lines(self) -> Iterator[str]:
         """At most thirty."""
@@ -45,12 +57,11 @@ class BasePlan:
                 f"groups stay whole: {train.minibatches} minibatches of {train.tasks_per_update} groups "
                 f"become {train.tasks_per_update}"
             )
-        for asked, found, name in (
-            (train.num_tasks, len(self.tasks), "train.num_tasks"),
-            (self.config.eval.num_tasks, len(self.held_out), "eval.num_tasks"),
-        ):
-            if found < asked and not (name == "train.num_tasks" and self.stopped_counting):
-                self.warnings.append(f"{name} is {asked}, but this environment has {found}")
+        for counted, name in ((self.trained, "train.num_tasks"), (self.held_out, "eval.num_tasks")):
+            if counted.is_too_small:
+                self.warnings.append(
+                    f"{name} is {counted.num_wanted}, but this environment has {len(counted.tasks)}"
+                )
 
     def policy_lines(self, size: ModelSize, num_trained: int, context_limit: int) -> Iterator[str]:
         """The model of a language agent."""
@@ -111,7 +122,7 @@ class BasePlan:
         limits += [f"{train.max_env_steps:,} actions"] if train.max_env_steps is not None else []
         limits += [f"{train.max_seconds:g} s"] if train.max_seconds is not None else []
         often = f"every {config.eval.every} updates, " if config.eval.every else ""
-        episodes = len(self.held_out) * config.eval.samples_per_task
+        episodes = self.held_out.num_used * config.eval.samples_per_task
         yield format_line(
             "the run", f"{' or '.join(limits)}, whichever comes first" if limits[1:] else limits[0]
         )

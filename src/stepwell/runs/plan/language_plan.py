@@ -20,7 +20,6 @@ from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.text import format_count, format_line, format_sizes
 
 NUM_SHOWN = 8
-MOST_COUNTED = 1024
 """Training tasks that a plan draws: enough to see that there are many, without waiting for all."""
 
 
@@ -51,7 +50,7 @@ class LanguagePlan(BasePlan):
 
     def __init__(self, components: Components) -> None:
         components.check_first_observation()
-        super().__init__(components, None if components.config.env.tasks is not None else MOST_COUNTED)
+        super().__init__(components)
         self.images = ""
         self.language = components.language
         self.env_spec = self.language.agent.description
@@ -155,8 +154,8 @@ class LanguagePlan(BasePlan):
         yield TITLE
         yield format_line(
             "env",
-            f"{config.env.name}: {self._describe_tasks()}, {len(self.held_out):,} held out; up to "
-            f"{format_count(spec.max_turns, 'turn')} of {format_count(spec.actions.max_per_turn, 'action')}",
+            f"{config.env.name}: {self.describe_tasks()}; up to {format_count(spec.max_turns, 'turn')} of "
+            f"{format_count(spec.actions.max_per_turn, 'action')}",
         )
         yield format_line(
             "agent",
@@ -172,11 +171,6 @@ class LanguagePlan(BasePlan):
         yield from self.run_lines()
         yield from self.memory.lines()
         yield from (format_line("warning", text) for text in self.warnings)
-
-    def _describe_tasks(self) -> str:
-        counted = f"{len(self.tasks):,} training tasks"
-        wanted = self.config.train.num_tasks
-        return f"at least {counted} ({wanted:,} wanted)" if self.stopped_counting else counted
 
     def _update_lines(self) -> Iterator[str]:
         train = self.config.train

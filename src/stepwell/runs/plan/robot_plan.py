@@ -41,7 +41,7 @@ class RobotPlan(BasePlan):
         yield TITLE
         yield format_line(
             "env",
-            f"{config.env.name}: {len(self.tasks):,} training tasks, {len(self.held_out):,} held out; "
+            f"{config.env.name}: {self.describe_tasks()}; "
             f"up to {format_count(spec.max_actions, 'action')}, an expert needs about {self.num_actions:.0f}",
         )
         arrays = ", ".join(f"{name} {list(array.shape)}" for name, array in spec.arrays.items())
@@ -83,7 +83,7 @@ class RobotPlan(BasePlan):
     def count_demonstrations(self) -> int:
         """A robot's tasks are each shown `demos_per_task` times, however few there are."""
         warm = self.config.warm_start
-        has_all = len(self.tasks) < self.config.train.num_tasks
+        has_all = self.trained.is_too_small
         num_demos = min(warm.num_demos, len(self.tasks)) if has_all else warm.num_demos
         return num_demos * warm.demos_per_task
 
