@@ -4,15 +4,19 @@
                   └────────────────────────► value loss ──┼─► loss
     reference ─► KL (in the reward, before credit; or in the loss) ┘   entropy bonus
 
-Credit is computed in the first pass over a minibatch, from the values of the same pass, and kept
-for the later ones: no forward pass is needed for values alone, and advantages do not change
-during the update. The first pass also compares the policy's logprobs with those of the engine
+Credit is that of the update's start (`update_credit.py`). Where an update has several minibatches it is given
+(`start_from`), because the weights will have changed by the first pass over the later ones. A minibatch that
+is alone computes it in its first pass, from the values of the same pass: no forward pass is needed for
+values alone. The first pass also compares the policy's logprobs with those of the engine
 (`gaps`; `parity/max`, `parity/mean`): with freshly published weights they must agree.
 
 Data of an asynchronous run are of several versions. Given the trainer's present `version`, only what
 that version sampled is compared; for the rest `proximal_logprobs` are those of the start of the update
 (`proximal`, or where this minibatch is the first of the update, those of the first pass), and the loss
 weights it by the truncated ratio. Fresh data keep the plain ratio: for them proximal is behavior.
+
+A minibatch of which no step is kept (DigiRL's filter, replay) gives the policy nothing to learn; its critic
+still learns.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from stepwell.packing import Outputs
 from stepwell.policies.critic import apply_link
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.critics import compute_critic_loss
+from stepwell.training.update_credit import compute_update_credit, read_values_at
 
 Metrics = dict[str, Tensor]
 
@@ -54,34 +59,44 @@ class Objective:
     gaps: LogprobGaps | None = None
     _credit: CreditResult | None = None
     _timeline: Timeline | None = None
-    _old_values: Tensor | None = None
+    _has_run: bool = False
+
+    def start_from(self, timeline: Timeline, credit: CreditResult | None) -> None:
+        """Take the credit of this minibatch, computed at the start of the update."""
+        self._timeline, self._credit = timeline, credit
 
     def __call__(self, outputs: Outputs) -> tuple[Tensor, Metrics]:
         assert outputs.logprobs is not None
-        metrics: Metrics = {}
-        if self._timeline is None:
-            metrics |= self._first_pass(outputs)
-        timeline, credit = self._timeline, self._credit
+        metrics = {} if self._has_run else self._first_pass(outputs)
+        self._has_run = True
+        timeline = self._timeline
         assert timeline is not None
-        inputs = LossInputs(
-            timeline,
-            outputs.logprobs,
-            self.minibatch.behavior_logprobs,
-            None if credit is None else credit.advantages,
-            ref_logprobs=self.ref_logprobs,
-            proximal_logprobs=self.proximal,
-            loss_mask=self._loss_mask,
-        )
-        spec = self.recipe.loss
-        loss, policy_metrics = load_function("loss", spec.name)(inputs, **spec.kwargs)
-        metrics["loss/policy"] = loss.detach()
-        metrics |= _rename_metrics(policy_metrics, keep_all=is_import_path(spec.name))
+        loss, policy_metrics = self._policy_loss(outputs.logprobs, timeline)
+        metrics |= policy_metrics
         for term in (self._value_loss, self._kl_loss, self._entropy_term):
             extra, more = term(outputs, timeline)
             metrics |= more
             loss = loss if extra is None else loss + extra
         metrics["loss"] = loss.detach()
         return loss, metrics
+
+    def _policy_loss(self, logprobs: Tensor, timeline: Timeline) -> tuple[Tensor, Metrics]:
+        mask, credit = self._loss_mask, self._credit
+        if _selects_nothing(mask):
+            return 0.0 * logprobs.sum(), {"loss/policy": logprobs.new_zeros(())}
+        inputs = LossInputs(
+            timeline,
+            logprobs,
+            self.minibatch.behavior_logprobs,
+            None if credit is None else credit.advantages,
+            ref_logprobs=self.ref_logprobs,
+            proximal_logprobs=self.proximal,
+            loss_mask=mask,
+        )
+        spec = self.recipe.loss
+        loss, metrics = load_function("loss", spec.name)(inputs, **spec.kwargs)
+        named = _rename_metrics(metrics, keep_all=is_import_path(spec.name))
+        return loss, {"loss/policy": loss.detach()} | named
 
     @property
     def _loss_mask(self) -> Tensor | None:
@@ -102,22 +117,16 @@ class Objective:
         return None if keep is None else self.minibatch.timeline.steps_to_tokens(keep)
 
     def _first_pass(self, outputs: Outputs) -> Metrics:
-        """Set timeline and credit; report what only the first pass can measure."""
+        """Set timeline and credit if they were not given; report what only the first pass can measure."""
         assert outputs.logprobs is not None
-        self._timeline = timeline = self._with_values(outputs)
         metrics: Metrics = {}
         if self.minibatch.behavior_logprobs is not None:
             metrics |= self._compare_with_engine(outputs.logprobs.detach(), self.minibatch.behavior_logprobs)
-        spec = self.recipe.credit
-        if spec is None:
-            return metrics
-        kwargs = dict(spec.kwargs)
-        if "horizon" in self.recipe.credit_traits.fills and kwargs.get("horizon") is None:
-            kwargs["horizon"] = self.horizon
-        credit = load_function("credit", spec.name)(timeline, **kwargs)
-        if credit.value_targets is not None:
-            metrics["explained_variance"] = _explained_variance(self._values_at(credit), credit.value_targets)
-        self._credit = credit.whiten_advantages(self.recipe.whiten) if self.recipe.whiten else credit
+        if self._timeline is None:
+            self._timeline = self.fill_timeline(outputs)
+            if self.recipe.credit is not None:
+                (self._credit,), more = compute_update_credit(self.recipe, [self._timeline], self.horizon)
+                metrics |= more
         return metrics
 
     def _compare_with_engine(self, policy: Tensor, behavior: Tensor) -> Metrics:
@@ -140,7 +149,13 @@ class Objective:
         }
         return {name: torch.tensor(value, device=policy.device) for name, value in figures.items()}
 
-    def _with_values(self, outputs: Outputs) -> Timeline:
+    @property
+    def needs_at_start(self) -> dict[str, bool]:
+        """The outputs from which `fill_timeline` takes something."""
+        kl = self.recipe.kl
+        return {"logprobs": kl is not None and kl.kl_in == "reward", "values": self.recipe.needs_critic}
+
+    def fill_timeline(self, outputs: Outputs) -> Timeline:
         """The timeline with what the critic says now, and the KL as token rewards if it goes there."""
         timeline = self.minibatch.timeline
         kl = self.recipe.kl
@@ -151,7 +166,6 @@ class Objective:
         if outputs.values is None or self.recipe.value is None:
             return timeline
         values = apply_link(self.recipe.value.link, outputs.values.detach())
-        self._old_values = values
         before = values[timeline.index_sites(timeline.token_sites)]
         return replace(
             timeline,
@@ -166,27 +180,24 @@ class Objective:
         """[trajectory]: targets of the critic of instructions, after the first pass."""
         return None if self._credit is None else self._credit.instruction_targets
 
-    def _values_at(self, credit: CreditResult) -> Tensor:
-        assert self._old_values is not None
-        return self._old_values[credit.value_index]
-
     def _value_loss(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
         value, credit = self.recipe.value, self._credit
         if value is None or credit is None:
             return None, {}
         assert outputs.values is not None and credit.value_targets is not None
+        assert credit.value_sites is not None
         loss = compute_critic_loss(
             value.link,
             outputs.values[credit.value_index],
             credit.value_targets,
             clip=self.value_clip or None,
-            old_values=self._values_at(credit),
+            old_values=read_values_at(timeline, credit.value_sites),
         )
         return self.recipe.value_coef * loss, {"loss/value": loss.detach()}
 
     def _kl_loss(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
         kl = self.recipe.kl
-        if kl is None or self.ref_logprobs is None:
+        if kl is None or self.ref_logprobs is None or _selects_nothing(self._minibatch_mask):
             return None, {}
         assert outputs.logprobs is not None
         if kl.kl_in == "reward":
@@ -203,7 +214,7 @@ class Objective:
         return chosen
 
     def _entropy_term(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
-        if outputs.entropies is None:
+        if outputs.entropies is None or _selects_nothing(self._minibatch_mask):
             return None, {}
         bonus, metrics = entropy_bonus(
             outputs.entropies, timeline, aggregate=self._aggregate, loss_mask=self._minibatch_mask
@@ -227,8 +238,5 @@ def _rename_metrics(metrics: Metrics, *, keep_all: bool) -> Metrics:
     return known | own if keep_all else known
 
 
-def _explained_variance(values: Tensor, targets: Tensor) -> Tensor:
-    """Compute the share of the targets' variance that the critic explains; 0 if they do not vary."""
-    spread = targets.var(unbiased=False)
-    left = (targets - values).var(unbiased=False)
-    return torch.where(spread > 1e-12, 1.0 - left / spread.clamp(min=1e-12), torch.zeros_like(spread))
+def _selects_nothing(mask: Tensor | None) -> bool:
+    return mask is not None and not bool(mask.any())

@@ -217,9 +217,13 @@ class SharedBatch:
         """Outputs of the whole batch; `pull_back` follows."""
         return self._run_shared(_list_wanted(logprobs, values, entropies), keep=True)
 
-    def logprobs(self, *, with_reference: bool = False) -> Tensor:
-        """Logprobs only, of the policy or of its frozen reference, without a later `pull_back`."""
-        found = self._run_shared(_list_wanted(True, False, False), with_reference=with_reference).logprobs
+    def evaluate(self, *, logprobs: bool, values: bool) -> Outputs:
+        """Outputs of the whole batch without a later `pull_back`."""
+        return self._run_shared(_list_wanted(logprobs, values, False))
+
+    def reference_logprobs(self) -> Tensor:
+        """Logprobs of the frozen reference."""
+        found = self._run_shared(_list_wanted(True, False, False), with_reference=True).logprobs
         assert found is not None
         return found
 

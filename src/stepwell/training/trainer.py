@@ -1,7 +1,10 @@
 """The trainer: trajectories in, one update of the weights out.
 
     trajectories ─► split (whole groups) ─► Minibatch ─► packed ─► Objective ─► backward ─► step
-                                               └── update_epochs passes, credit kept ──┘
+                                      credit of the whole batch ──┘  └── update_epochs passes ──┘
+
+Values, advantages and whitening are those of the update's start, computed on the whole batch: with several
+minibatches one pass without gradients comes first, where credit needs outputs (a critic, a KL in the reward).
 
 It knows no algorithm by name; the recipe defines what to compute. Weights change only by a gradient that is
 finite and below a limit. Otherwise a `DivergenceError` reports the figures, and the weights stay as they were
@@ -24,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import TrainConfig
 from stepwell.core import (
@@ -35,7 +39,7 @@ from stepwell.core import (
     select_trainable,
 )
 from stepwell.core.logprob_gaps import MeasureErrors
-from stepwell.packing import backward, evaluate
+from stepwell.packing import Outputs, backward, check_finite, evaluate
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import split_trajectories
 from stepwell.training.critic_clock import time_critic
@@ -47,6 +51,7 @@ from stepwell.training.policy import Policy
 from stepwell.training.rank_share import cut_for_ranks
 from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
 from stepwell.training.rounding_error import measure_errors
+from stepwell.training.update_credit import compute_update_credit
 
 CheckParity = Callable[[LogprobGaps, MeasureErrors], None]
 
@@ -152,10 +157,9 @@ class Trainer:
         self.optimizer.set_rate(share)
         place = f"update {self.num_done + 1}"
         with nan_as_divergence_error(place, _ADVICE), oom_as_config_error(place, minibatches):
-            objectives = [
-                self._build_objective(m, version, is_first=m is minibatches[0]) for m in minibatches
-            ]
+            objectives = [self._build_objective(minibatch, version) for minibatch in minibatches]
             seen: list[dict[str, Tensor]] = []
+            start = self._compute_credit(objectives) if len(objectives) > 1 else {}
             steps = [step for minibatch in minibatches for step in minibatch.steps]
             with time_critic(self.policy.critic, self.policy.device) as clock:
                 for _ in range(self.config.update_epochs):
@@ -165,7 +169,7 @@ class Trainer:
                         )
         self._require_finite()
         self.num_done += 1
-        metrics = _average_metrics(seen) | clock.read_metrics()
+        metrics = _average_metrics([*seen, start]) | clock.read_metrics()
         metrics["learning_rate"] = share * self.config.optimizer.learning_rate
         metrics["packed_tokens"] = float(sum(m.packed.num_tokens for m in minibatches))
         return metrics
@@ -205,26 +209,52 @@ class Trainer:
         self._shared = dict(zip(minibatches, self._ranks.take_batches(minibatches), strict=True))
         return minibatches
 
-    def _build_objective(
-        self, minibatch: TrajectoryMinibatch, version: int | None, *, is_first: bool
-    ) -> Objective:
-        ref = proximal = instructions = None
+    def _build_objective(self, minibatch: TrajectoryMinibatch, version: int | None) -> Objective:
+        ref = instructions = None
         shared = self._shared.get(minibatch)
         if self.recipe.needs_reference:
             alone = self.policy.reference_logprobs
-            ref = (
-                torch.cat(alone(minibatch.packed)) if shared is None else shared.logprobs(with_reference=True)
-            )
-        if version is not None and not is_first and bool(minibatch.is_behind(version).any()):
-            with torch.no_grad():  # the weights will have changed by its first pass
-                proximal = (
-                    evaluate(self.policy, minibatch.packed).logprobs if shared is None else shared.logprobs()
-                )
+            ref = torch.cat(alone(minibatch.packed)) if shared is None else shared.reference_logprobs()
         if self.recipe.needs_instruction_critic:
             instructions = read_instruction_values(self.policy, minibatch)
         return Objective(
-            self.recipe, minibatch, ref, self.horizon, self.value_clip, version, proximal, instructions
+            self.recipe,
+            minibatch,
+            ref,
+            self.horizon,
+            self.value_clip,
+            version,
+            instruction_values=instructions,
         )
+
+    def _compute_credit(self, objectives: Sequence[Objective]) -> dict[str, Tensor]:
+        """Give every minibatch its part of the whole batch's credit, from the weights as they are now."""
+        timelines = []
+        for objective in objectives:
+            minibatch, version, needs = objective.minibatch, objective.version, objective.needs_at_start
+            is_stale = version is not None and bool(minibatch.is_behind(version).any())
+            needs["logprobs"] = needs["logprobs"] or is_stale
+            outputs = Outputs(None, None, None)
+            if any(needs.values()):
+                shared = self._shared.get(minibatch)
+                with torch.no_grad():
+                    outputs = (
+                        evaluate(self.policy, minibatch.packed, **needs)
+                        if shared is None
+                        else shared.evaluate(**needs)
+                    )
+                check_finite(outputs)
+            if is_stale:
+                objective.proximal = outputs.logprobs
+            timelines.append(objective.fill_timeline(outputs))
+        if self.recipe.credit is None:
+            parts: Sequence[CreditResult | None] = [None] * len(timelines)
+            metrics: dict[str, Tensor] = {}
+        else:
+            parts, metrics = compute_update_credit(self.recipe, timelines, self.horizon)
+        for objective, timeline, part in zip(objectives, timelines, parts, strict=True):
+            objective.start_from(timeline, part)
+        return metrics
 
     def _take_step(
         self,

@@ -1,0 +1,107 @@
+"""Credit of one update: computed once, on the whole batch, before its first optimizer step.
+
+    timelines of all minibatches ─► join ─► credit ─► whiten ─► cut ─► one result per minibatch
+
+Minibatches and passes only cut what follows, so that how a batch is cut changes no advantage: siblings, the
+share of the best and whitening all look at the whole batch, and values are those of the first weights.
+
+Invariant: the parts of a result, put end to end, are the result of the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stepwell.algos import Timeline
+from stepwell.algos.credit.result import CreditResult
+from stepwell.algos.declarations import load_function
+from stepwell.algos.recipes import Recipe
+
+_LABELS = ("groups", "anchors")
+
+
+def compute_update_credit(
+    recipe: Recipe, timelines: Sequence[Timeline], horizon: int | None
+) -> tuple[list[CreditResult], dict[str, Tensor]]:
+    """The credit of each minibatch, and what the critic explains of the whole batch's targets."""
+    spec = recipe.credit
+    assert spec is not None
+    kwargs = dict(spec.kwargs)
+    if "horizon" in recipe.credit_traits.fills and kwargs.get("horizon") is None:
+        kwargs["horizon"] = horizon
+    whole = join_timelines(timelines)
+    credit: CreditResult = load_function("credit", spec.name)(whole, **kwargs)
+    metrics = {}
+    if credit.value_targets is not None and credit.value_sites is not None:
+        values = read_values_at(whole, credit.value_sites)
+        metrics["explained_variance"] = _explained_variance(values, credit.value_targets)
+    credit = credit.whiten_advantages(recipe.whiten) if recipe.whiten else credit
+    return cut_credit(credit, timelines), metrics
+
+
+def join_timelines(timelines: Sequence[Timeline]) -> Timeline:
+    """One timeline of all trajectories, in order. Groups and anchors of different parts stay different."""
+    if len(timelines) == 1:
+        return timelines[0]
+    joined: dict[str, Any] = {}
+    for name in (field.name for field in fields(Timeline)):
+        parts = [getattr(timeline, name) for timeline in timelines]
+        if all(part is None for part in parts):
+            continue
+        if name in _LABELS:
+            starts, total = [], 0
+            for part in parts:
+                starts.append(total)
+                total += int(part.max()) + 1
+            parts = [part + start for part, start in zip(parts, starts, strict=True)]
+        elif name == "bootstrap":
+            parts = [timeline.read_bootstrap() for timeline in timelines]
+        joined[name] = torch.cat(parts)
+    return Timeline(**joined)
+
+
+def cut_credit(credit: CreditResult, timelines: Sequence[Timeline]) -> list[CreditResult]:
+    """The result of a joined timeline as one result per part."""
+    if len(timelines) == 1:
+        return [credit]
+
+    def cut(values: Tensor | None, sizes: list[int]) -> list[Tensor | None]:
+        return [None] * len(timelines) if values is None else list(torch.split(values, sizes))
+
+    steps = [timeline.num_steps for timeline in timelines]
+    advantages = torch.split(credit.advantages, [timeline.num_tokens for timeline in timelines])
+    by_step, keep = cut(credit.step_advantages, steps), cut(credit.keep, steps)
+    instructions = cut(credit.instruction_targets, [timeline.num_trajectories for timeline in timelines])
+    results, first = [], 0
+    for i, timeline in enumerate(timelines):
+        sites = targets = None
+        if credit.value_sites is not None and credit.value_targets is not None:
+            step = credit.value_sites[:, 0]
+            inside = (step >= first) & (step < first + timeline.num_steps)
+            targets, sites = credit.value_targets[inside], credit.value_sites[inside].clone()
+            sites[:, 0] -= first
+        results.append(
+            CreditResult(timeline, advantages[i], by_step[i], targets, sites, keep[i], instructions[i])
+        )
+        first += timeline.num_steps
+    return results
+
+
+def read_values_at(timeline: Timeline, sites: Tensor) -> Tensor:
+    """[site]: the values that a timeline holds at these sites."""
+    values = timeline.rewards.new_zeros(timeline.num_tokens + timeline.num_steps)
+    values[timeline.index_sites(timeline.token_sites)] = timeline.read_token_values()
+    values[timeline.index_sites(timeline.end_sites)] = timeline.read_end_values()
+    return values[timeline.index_sites(sites)]
+
+
+def _explained_variance(values: Tensor, targets: Tensor) -> Tensor:
+    """Compute the share of the targets' variance that the critic explains; 0 if they do not vary."""
+    spread = targets.var(unbiased=False)
+    left = (targets - values).var(unbiased=False)
+    return torch.where(spread > 1e-12, 1.0 - left / spread.clamp(min=1e-12), torch.zeros_like(spread))
