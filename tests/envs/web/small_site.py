@@ -99,6 +99,7 @@ class SmallSite:
             "/broken": (500, {}, "<h1>Internal error</h1>"),
             "/nothing": (204, {}, ""),
             "/big": (200, {}, "<title>Big</title>" + BIG * 18_000 * (path == "/big")),
+            "/nodes": (200, {}, "<title>Nodes</title>" + "<b>x</b> " * 1_100_000 * (path == "/nodes")),
             "/deep": (200, {}, "<title>Deep</title>" + "<div>" * 3000 + "<a href='/'>bottom</a>"),
             "/search": (200, {}, "<title>S</title><form action=/echo><input name=q></form>"),
             "/count": (200, fresh, counts["count"]),
@@ -114,6 +115,7 @@ SCRIPTS = {
     "<button onclick=\"p.textContent = confirm('Go on?')\">Ask</button>",
     "/popup": "<title>Popup</title><button onclick=\"window.open('/other')\">Open</button>",
     "/hang": '<title>Hang</title><button onclick="for(;;);">Hang</button>',
+    "/busy": "<title>Busy</title><script>setTimeout(() => { for(;;); }, 0)</script>",
     "/fetch": "<title>Fetch</title><p id=p>old</p><button id=b>Load</button><script>"
     "b.addEventListener('click', "
     "async () => { p.textContent = await (await fetch('/echo?x=1')).text(); })</script>",

@@ -142,6 +142,30 @@ def test_ten_megabytes_are_read(port: int) -> None:
 
 @needs_chromium
 @pytest.mark.slow
+def test_a_page_of_a_million_elements_costs_a_bounded_time_and_no_episode(port: int) -> None:
+    driver = ChromiumDriver(serve=lambda: port, timeout_s=2)
+    other = open_page(driver, "/other")
+    view = driver.act(WebAction("goto", argument="/nodes"))  # answers, cut; or is closed: both are told
+    assert "still loads" in view.notice or "was closed" in view.notice
+    for _ in range(5):  # the browser may still be busy with it
+        view = driver.act(WebAction("goto", argument=other.url))
+        if view.title == "Other":
+            break
+    assert view.title == "Other"
+    driver.close()
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_a_start_page_whose_script_never_ends_is_a_fault_of_the_system(port: int) -> None:
+    driver = ChromiumDriver(serve=lambda: port, timeout_s=1.5)
+    with pytest.raises(EnvError, match=r"start page .* cannot be opened: .*closed"):
+        open_page(driver, "/busy")
+    driver.close()
+
+
+@needs_chromium
+@pytest.mark.slow
 def test_a_killed_browser_costs_its_episodes_and_no_others(port: int) -> None:
     host = BrowserHost(max_contexts=1)
     driver = ChromiumDriver(serve=lambda: port, host=host)

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from benchmarks.web_parity import compare_pages, walk_site
 from tests.envs.web.conftest import needs_chromium
 
 from stepwell.envs.web.env import WebEnv
@@ -38,3 +39,13 @@ def test_a_site_is_the_same_under_both_drivers(site: str) -> None:
         assert [play_both(light, chromium, seed, plays_oracle=True) for seed in range(4)] == [1.0] * 4
         for seed in range(4, 6):
             play_both(light, chromium, seed, plays_oracle=False)
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("site", SITES)
+def test_pages_and_actions_of_a_full_site_are_the_same_under_both_drivers(site: str) -> None:
+    """A sample; `benchmarks/web_parity.py` compares all."""
+    pages, walk = compare_pages(site, "full", 8), walk_site(site, "full", 25)
+    assert pages["differences"] + walk["differences"] == []
+    assert pages["kinds"] >= 5 and walk["kinds"] >= 3 and len(walk["actions"]) >= 7

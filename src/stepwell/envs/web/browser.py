@@ -130,8 +130,7 @@ class BrowserHost:
 
     async def close_context(self, context: Any) -> None:
         """Close a context, also one whose browser died; its place is free again."""
-        owners = [*self._browsers.values(), *self._retired]
-        hosted = next((item for item in owners if context in item.contexts), None)
+        hosted = next((item for item in self.list_browsers() if context in item.contexts), None)
         if hosted is None:
             return
         hosted.contexts.discard(context)
@@ -142,6 +141,10 @@ class BrowserHost:
             self._retired.discard(hosted)
             with suppress(Exception):
                 await asyncio.wait_for(hosted.browser.close(), 10)
+
+    def list_browsers(self) -> list[HostedBrowser]:
+        """The browsers that run, the retired ones too."""
+        return [*self._browsers.values(), *self._retired]
 
     def list_process_ids(self, rules: str | None = None) -> list[int]:
         """The main processes of the browsers that run now; with rules, of those that follow them."""
@@ -184,7 +187,7 @@ class BrowserHost:
         return HostedBrowser(browser, tag)
 
     async def _close_all(self) -> None:
-        for hosted in (*self._browsers.values(), *self._retired):
+        for hosted in self.list_browsers():
             with suppress(Exception):
                 await hosted.browser.close()
         if self._playwright is not None:

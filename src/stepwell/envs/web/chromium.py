@@ -178,9 +178,12 @@ class ChromiumDriver:
         await self._context.new_page()
         await self._go(resolve_typed_address(url, BLANK))
         await self._finish_action()
-        if self._focused.page.url == BLANK:
-            raise EnvError(f"the start page {url} cannot be opened: {'; '.join(self._notices)}")
-        return await self._view()
+        told = list(self._notices)
+        view = None if self._focused.page.url == BLANK else await self._view()
+        if view is None or view.url == BLANK:
+            why = "; ".join(told if view is None else [view.notice])
+            raise EnvError(f"the start page {url} cannot be opened: {why}")
+        return view
 
     def _add_page(self, page: Any) -> None:
         """A tab appeared: by an action of ours or by a pop-up."""
