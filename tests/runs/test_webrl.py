@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.runs.small import notes, small_config, timeless
-from tests.runs.test_resume import cut_back, same
+from tests.runs.test_resume import cut_back, go_on, newest, same, wait_for
 
 from stepwell.core import TaskRelation
 from stepwell.curriculum import PhaseFiles
@@ -95,3 +97,43 @@ def test_without_curriculum_or_replay_the_recipe_keeps_one_list(tmp_path: Path) 
     assert not (folder / "tasks").exists() and not (folder / "replay").exists()
     updates = [entry.values for entry in timeless(folder) if entry.kind == "update"]
     assert not any("phase" in values or "replay/steps" in values for values in updates)
+
+
+@pytest.mark.slow
+def test_killed_through_phases_and_replay_the_rest_is_the_same(whole: Path, tmp_path: Path) -> None:
+    """Twenty kills while tasks are evolved, scores and references stored, episodes played and learnt from."""
+    folder, config = tmp_path / "run", small_config(*WEBRL, folder=tmp_path)
+    patterns = [
+        *(
+            "metrics.jsonl",
+            "tasks/phase-0001.jsonl",
+            "replay/update-000001.jsonl",
+            "checkpoints/update-000001",
+        ),
+        *("checkpoints/.update-000002*", "reference-000003.safetensors", "tasks/dropped-0002.jsonl"),
+        *("tasks/phase-0002.jsonl", "replay/update-000003.jsonl", "checkpoints/update-000003"),
+        *("checkpoints/.update-000004*", "reference-000005.safetensors", "tasks/.dropped-0003*"),
+        *("tasks/dropped-0003.jsonl", "tasks/.phase-0003*", "tasks/phase-0003.jsonl"),
+        *("replay/.update-000005*", "replay/update-000005.jsonl", "checkpoints/update-000005"),
+        "checkpoints/.update-000006*",
+    ]
+    num_killed = 0
+    for number, pattern in enumerate(patterns):
+        late = f"update-{min(1 + number // 4, 5):06d}"  # a fast machine may slip past the moment
+        child = multiprocessing.get_context("fork").Process(target=go_on, args=(config, folder))
+        child.start()
+        wait_for(
+            lambda c=child, p=pattern, n=late: any(folder.glob(p)) or newest(folder) >= n or not c.is_alive()
+        )
+        child.kill()
+        child.join()
+        num_killed += child.exitcode == -signal.SIGKILL
+    assert num_killed >= 12 and newest(folder) >= "update-000004"
+    train(resume=folder)
+    same(whole, folder, update=6)
+    for path in sorted((whole / "tasks").glob("phase-*")):
+        assert path.read_text() == (folder / "tasks" / path.name).read_text()
+    with closing(open_pool(folder / "pool")) as pool:
+        entries = list(pool.find(Filter(channel="train")))
+        assert len(entries) == len({entry.id for entry in entries}) == 48
+        assert {entry.state for entry in entries} == {"consumed"}
