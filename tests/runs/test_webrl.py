@@ -14,7 +14,9 @@ from tests.runs.small import notes, small_config, timeless
 from tests.runs.test_resume import cut_back, go_on, newest, same, wait_for
 
 from stepwell.core import TaskRelation
-from stepwell.curriculum import PhaseFiles
+from stepwell.curriculum import PhaseFiles, ScoreFiles
+from stepwell.monitors.phases import build_trees, read_phases
+from stepwell.monitors.report import read_run, render
 from stepwell.pool import Filter, open_pool
 from stepwell.runs.run import train
 
@@ -56,6 +58,21 @@ def test_phases_are_made_from_failures_with_lineage_and_what_the_screen_said(who
             failed = {entry.task_id for entry in pool.find(Filter(is_success=False))}
         assert {parent for each in made for parent in each.parents} <= failed
     assert any("made from failures" in note for note in notes(whole))
+
+
+def test_every_phase_is_told_and_shown_in_the_report(whole: Path) -> None:
+    phases = read_phases(whole)
+    assert [summary["updates"] for summary in phases] == [[1, 2], [3, 4], [5, 6]]
+    assert all(summary["num_episodes"] == 16 for summary in phases)
+    assert sum(row["episodes"] for row in phases[1]["families"].values()) == 16
+    scored = ScoreFiles(whole / "replay").read_scores(5)
+    assert phases[0]["buffer"] == 0 and phases[2]["buffer"] == len(scored) > 0
+    assert sum(phases[2]["perplexities"]["counts"]) == sum(len(each.perplexities) for each in scored)
+    assert sum("episodes solved; " in note for note in notes(whole)) == 3
+    page = render(read_run(whole))
+    assert "Family tree of tasks" in page and "tasks made from failures" in page
+    trees = build_trees(phases)
+    assert trees and all(child.phase > tree.phase for tree in trees for child in tree.children)
 
 
 def test_each_phase_is_held_by_the_policy_before_it(whole: Path) -> None:

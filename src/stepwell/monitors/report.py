@@ -31,6 +31,7 @@ from stepwell.monitors.charts import Bar, ReferenceLine, draw_bar_chart
 from stepwell.monitors.console import FAILURES, format_duration
 from stepwell.monitors.curves import draw_learning_curve, draw_training_panels, draw_warm_start_panels
 from stepwell.monitors.files import atomic_write
+from stepwell.monitors.phases import build_trees, describe_bins, list_names, read_phases
 from stepwell.monitors.summary import SuccessScore, Summary, describe_changes, describe_success, read_summary
 from stepwell.monitors.timeline import draw_timeline, read_timeline
 
@@ -53,6 +54,7 @@ class RunFolder:
     animations: list[dict[str, str]] = field(default_factory=list)
     has_smaller_images: bool = False
     timeline: dict[str, Any] | None = None
+    phases: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -81,7 +83,15 @@ def write_report(folder: Path) -> Path:
 def read_run(folder: Path) -> RunFolder:
     """Read every file of a run folder that exists and is intact."""
     run = RunFolder(folder)
-    for read in (_read_config, _read_entries, _read_summary, _read_replays, _make_images, _read_timeline):
+    for read in (
+        _read_config,
+        _read_entries,
+        _read_summary,
+        _read_replays,
+        _make_images,
+        _read_timeline,
+        _read_phases,
+    ):
         try:
             read(run)
         except EncodingError as error:
@@ -151,6 +161,10 @@ def _read_timeline(run: RunFolder) -> None:
     run.timeline = read_timeline(run.path)
 
 
+def _read_phases(run: RunFolder) -> None:
+    run.phases = read_phases(run.path)
+
+
 def _build_content(run: RunFolder) -> dict[str, Any]:
     bars, summary = _make_bars(run), run.summary
     levels = [ReferenceLine(score.name, score.success) for score in _list_baselines(run)]
@@ -183,6 +197,17 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
         "timelines": [(size, draw_timeline(run.timeline, width)) for size, width in _SIZES]
         if run.timeline
         else [],
+        "phases": run.phases,
+        "phase_tables": [
+            (title, name, list_names(run.phases, name))
+            for title, name in (("success by family", "families"), ("by required turns", "required_turns"))
+        ],
+        "phase_counts": [
+            (title, name, list_names(run.phases, name))
+            for title, name in (("tasks used", "kept"), ("tasks dropped", "dropped"), ("failures", "errors"))
+        ],
+        "perplexity_bins": describe_bins(run.phases[0]["perplexities"]["edges"]) if run.phases else [],
+        "trees": build_trees(run.phases),
         "agent_failures": _count_agent_failures(run),
         "panels": draw_training_panels(run.entries),
         "warm_panels": draw_warm_start_panels(run.entries),

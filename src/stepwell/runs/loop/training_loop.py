@@ -47,6 +47,7 @@ from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.interrupts import handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.loop_state import LoopState
+from stepwell.runs.loop.phase_reports import report_phase
 from stepwell.runs.loop.references import load_reference, remove_references, save_reference
 from stepwell.runs.loop.replay import build_replay
 from stepwell.runs.loop.rollout_metrics import count_tokens, measure_rollout
@@ -176,6 +177,8 @@ class TrainingLoop:
         elif self._is_stopping and not is_last:
             self.ending = "interrupted"
         is_over = is_last or is_early or self._is_stopping
+        if is_over or update == self._find_phase_end(update):
+            report_phase(self.components, self.folder, self._run_name, update, self.monitor.note)
         if is_first or is_over or self._is_checkpoint_due(update):
             self._save_checkpoint()
         return is_over
@@ -242,6 +245,11 @@ class TrainingLoop:
         self._record("update", measure_rollout(batch.trajectories) | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
         return True
+
+    def _find_phase_end(self, update: int) -> int | None:
+        """The last update of the phase of an update; None without phases."""
+        length = find_phase_length(self.config, self.components.recipe)
+        return None if length is None else -(-max(update, 1) // length) * length
 
     def _find_reference(self, update: int) -> int:
         """The first update with the reference of this update: the first of its phase, if phases have one."""

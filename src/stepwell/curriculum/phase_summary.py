@@ -1,0 +1,136 @@
+"""What happened in a phase, as plain data: results, tasks with their family tree, what was dropped, replay.
+
+    phases/phase-0002.json     one object per phase, read by the console and the report
+
+Required turns of a task are the oracle's, else a shortest plan's (`golden`), else the fewest turns of a
+success in this phase; a task with none of them counts as `unknown`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepwell.core import Task, Trajectory
+from stepwell.core.disk import flush_file, make_folder_durably, rename_durably
+from stepwell.curriculum.error_types import classify_failure
+from stepwell.curriculum.perplexity import HISTOGRAM_EDGES, ScoredTrajectory, count_perplexities
+from stepwell.curriculum.phase_files import DroppedTask, FedTask
+
+FOLDER = "phases"
+TITLE_CHARS = 80
+
+
+def summarize_phase(
+    phase: int,
+    updates: range,
+    fed: Sequence[FedTask],
+    dropped: Sequence[DroppedTask],
+    played: Iterable[Trajectory],
+    scored: Sequence[ScoredTrajectory],
+    *,
+    name_family: Callable[[Task], str],
+    max_turns: int | None = None,
+) -> dict[str, Any]:
+    """The summary of a phase from what is stored about it."""
+    episodes = [each for each in played if each.steps]
+    required = _find_required_turns(fed, episodes)
+    by_family: dict[str, list[bool]] = defaultdict(list)
+    by_turns: dict[str, list[bool]] = defaultdict(list)
+    for each in episodes:
+        by_family[name_family(each.task)].append(each.is_success)
+        by_turns[_name_turns(required.get(each.task.id))].append(each.is_success)
+    errors = Counter(classify_failure(each, max_turns).value for each in episodes if not each.is_success)
+    return {
+        "phase": phase,
+        "updates": [updates.start, updates.stop - 1],
+        "num_episodes": len(episodes),
+        "success": _average([each.is_success for each in episodes]),
+        "families": _describe_groups(by_family),
+        "required_turns": _describe_groups(by_turns),
+        "errors": dict(errors.most_common()),
+        "made": sum(bool(each.parents) for each in fed) + len(dropped),
+        "kept": dict(Counter(each.relation or each.generator for each in fed).most_common()),
+        "dropped": dict(Counter(each.reason for each in dropped).most_common()),
+        "buffer": len(scored),
+        "perplexities": {
+            "edges": list(HISTOGRAM_EDGES),
+            "counts": count_perplexities([value for each in scored for value in each.perplexities]),
+        },
+        "tasks": [_describe_task(each, episodes, required) for each in fed],
+    }
+
+
+def write_phase_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Store a summary; again, if the phase has gone on."""
+    make_folder_durably(folder / FOLDER)
+    path = folder / FOLDER / f"phase-{summary['phase']:04d}.json"
+    part = path.with_name(f".{path.name}.tmp")
+    part.write_text(json.dumps(summary, allow_nan=False), encoding="ascii")
+    flush_file(part)
+    rename_durably(part, path)
+
+
+def describe_summary(summary: dict[str, Any]) -> str:
+    """A summary in one line, for the console."""
+    first, last = summary["updates"]
+    parts = [
+        f"phase {summary['phase']} (updates {first} to {last}): {summary['success']:.2f} of "
+        f"{summary['num_episodes']} episodes solved"
+    ]
+    if len(summary["families"]) > 1:
+        parts.append(", ".join(f"{name} {row['success']:.2f}" for name, row in summary["families"].items()))
+    kept = ", ".join(f"{count} {name}" for name, count in summary["kept"].items())
+    dropped = ", ".join(f"{count} {name}" for name, count in summary["dropped"].items())
+    parts.append(f"tasks: {kept}" + (f"; dropped: {dropped}" if dropped else ""))
+    if summary["buffer"]:
+        parts.append(f"{summary['buffer']} trajectories to replay")
+    if summary["errors"]:
+        parts.append("failures: " + ", ".join(f"{count} {name}" for name, count in summary["errors"].items()))
+    return "; ".join(parts)
+
+
+def _find_required_turns(fed: Sequence[FedTask], episodes: Sequence[Trajectory]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in episodes:
+        if each.is_success:
+            found[each.task.id] = min(found.get(each.task.id, each.num_turns), each.num_turns)
+    for each in episodes:
+        if isinstance(golden := each.info.get("golden"), int):
+            found[each.task.id] = golden
+    return found | {each.task.id: each.num_turns for each in fed if each.num_turns is not None}
+
+
+def _name_turns(turns: int | None) -> str:
+    if turns is None:
+        return "unknown"
+    for low, high in ((1, 2), (3, 4), (5, 6), (7, 10)):
+        if turns <= high:
+            return f"{low} to {high}"
+    return "more than 10"
+
+
+def _describe_groups(groups: dict[str, list[bool]]) -> dict[str, dict[str, float]]:
+    return {name: {"episodes": len(won), "success": _average(won)} for name, won in sorted(groups.items())}
+
+
+def _describe_task(fed: FedTask, episodes: Sequence[Trajectory], required: dict[str, int]) -> dict[str, Any]:
+    own = [each.is_success for each in episodes if each.task.id == fed.task.id]
+    title = fed.task.instruction or json.dumps(fed.task.content, sort_keys=True)
+    return {
+        "id": fed.task.id,
+        "title": title if len(title) <= TITLE_CHARS else f"{title[: TITLE_CHARS - 1]}…",
+        "parents": list(fed.parents),
+        "relation": fed.relation or fed.generator,
+        "value": fed.value,
+        "turns": required.get(fed.task.id),
+        "played": len(own),
+        "solved": sum(own),
+    }
+
+
+def _average(won: Sequence[bool]) -> float:
+    return sum(won) / len(won) if won else 0.0

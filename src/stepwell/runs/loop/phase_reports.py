@@ -1,0 +1,46 @@
+"""Reports of finished phases: read from the pool and the run's files, told once, stored for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from stepwell.core import Task
+from stepwell.curriculum import PhaseFiles, ScoreFiles
+from stepwell.curriculum.phase_summary import describe_summary, summarize_phase, write_phase_summary
+from stepwell.envs.base import Env
+from stepwell.envs.registry import find_env_type
+from stepwell.runs.build.components import Components
+from stepwell.runs.loop import replay, task_feeds
+
+
+def report_phase(
+    components: Components, folder: Path, run: str, update: int, note: Callable[[str], None]
+) -> None:
+    """Report the phase of this update, its last so far. Does nothing in a run without phases."""
+    length = task_feeds.find_phase_length(components.config, components.recipe)
+    if length is None or update == 0:
+        return
+    phase = (update - 1) // length + 1
+    first = (phase - 1) * length + 1
+    files, scores = PhaseFiles(folder / task_feeds.FOLDER), ScoreFiles(folder / replay.FOLDER)
+    updates = range(first, update + 1)
+    played = task_feeds.find_played(components, run, updates)
+    summary = summarize_phase(
+        phase,
+        updates,
+        files.read_phase(phase),
+        files.read_dropped(phase),
+        (components.pool.get(entry.id).trajectory for entry in played),
+        scores.read_scores(first) if first in scores.list_updates() else (),
+        name_family=_make_family_namer(components),
+        max_turns=components.backend.horizon,
+    )
+    write_phase_summary(folder, summary)
+    note(describe_summary(summary))
+
+
+def _make_family_namer(components: Components) -> Callable[[Task], str]:
+    if components.has_env and issubclass(kind := find_env_type(components.config.env.name), Env):
+        return kind.name_family
+    return lambda task: task.tags[0] if task.tags else task.env
