@@ -79,6 +79,7 @@ RULES: Mapping[str, Rule] = {
     "env": Rule(False, "earlier results belong to the old environment"),
     "agent": Rule(False, "the policy has learnt the old prompts"),
     "rewards": Rule(False, "critic and optimizer have learnt the old rewards"),
+    "outcome": Rule(True, "concerns later updates only"),
     "recipe": Rule(False, "critic, reference and optimizer were made for the old recipe"),
     "offline": Rule(False, "the order of trajectories follows from it"),
     "curriculum": Rule(False, "the tasks of later phases follow from it"),

@@ -16,6 +16,7 @@ from stepwell.config.base import ObjectName, OptionalObjectName, Settings
 from stepwell.config.curriculum import CurriculumConfig
 from stepwell.config.engine import EngineConfig
 from stepwell.config.judge import JudgeConfig
+from stepwell.config.outcome import OutcomeConfig
 from stepwell.config.policy import PolicyConfig
 from stepwell.config.renamed import rename_agent_keys
 from stepwell.config.replay import ReplayConfig
@@ -434,6 +435,7 @@ class RunConfig(Settings):
     engine: EngineConfig = Field(default_factory=EngineConfig)
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     rewards: RewardConfig = Field(default_factory=RewardConfig)
+    outcome: OutcomeConfig = Field(default_factory=OutcomeConfig)
     offline: OfflineConfig = Field(default_factory=OfflineConfig)
     warm_start: WarmStartConfig = Field(default_factory=WarmStartConfig)
     recipe: RecipeConfig = Field(default_factory=RecipeConfig)
@@ -470,6 +472,11 @@ class RunConfig(Settings):
         if self.replay.enabled and self.offline.pool is not None:
             raise ValueError(
                 "replay.enabled: an offline run learns from stored trajectories only; remove one of both"
+            )
+        if self.outcome.is_judged and self.offline.pool is not None:
+            raise ValueError(
+                "outcome.judge: an offline run learns from the outcomes that its pool holds; judge them "
+                "first with `stepwell orm score DIR POOL`"
             )
         if self.rewards.parts and self.own_agent.function is not None:
             raise ValueError(

@@ -211,6 +211,8 @@ def format_entry(entry: LogEntry, progress: Progress) -> str:
     for name in ("success", "reward", "loss", "entropy", "kl", "tokens_per_s"):
         if name in values:
             words.append(f"{name.replace('tokens_per_s', 'tokens/s')} {_format_value(name, values[name])}")
+    if "outcome/agreement" in values:
+        words.append(f"judge right {values['outcome/agreement']:.2f}")
     words += [f"agent failed {failed}"] if (failed := describe_failures(values)) else []
     if (left := progress.left_s) is not None:
         words.append(f"left {format_duration(left)}")
@@ -280,7 +282,7 @@ def _make_head(progress: Progress, since_s: float) -> Table:
 
 def _make_rows(progress: Progress, is_unicode: bool) -> list[tuple[str, list[Text]]]:
     values = progress.values
-    success = _format_metrics(values, {"success": "train"})
+    success = _format_metrics(values, {"success": "train", "outcome/agreement": "judge right"})
     if progress.evals:
         success.append(_format_metric("held-out", _format_success(progress.evals[-1]), "bold green"))
     if (best := progress.best) is not None:

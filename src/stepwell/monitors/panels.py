@@ -78,6 +78,13 @@ PANELS = (
         0.0,
     ),
     Panel(
+        "Judge against checker",
+        ("outcome/agreement", "outcome/false_yes", "outcome/false_no"),
+        "How often the judge of outcomes says what the environment's checker said, and its two errors.",
+        0.0,
+        1.0,
+    ),
+    Panel(
         "Groups all alike",
         ("equal_groups",),
         "Share of groups whose episodes all got the same reward: nothing is learnt from them. Low is good.",

@@ -4,13 +4,14 @@ from stepwell.core.renamed import renamed_names
 from stepwell.rewards.batch import BatchJudge, refuse_batch_settings
 from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.judge.verdict import Verdict
-from stepwell.rewards.outcomes import apply_outcomes
+from stepwell.rewards.outcomes import JUDGED_PARTS, apply_outcomes
 from stepwell.rewards.parts import compute_step_parts, list_part_names, select_parts
 from stepwell.rewards.repetition import RepeatedSentence, RepetitionPenalty
 from stepwell.rewards.state_match import match_state
 from stepwell.rewards.user_parts import OwnPart, StepOutcome, load_own_parts, reward_part
 
 __all__ = [
+    "JUDGED_PARTS",
     "BatchJudge",
     "OwnPart",
     "RepeatedSentence",

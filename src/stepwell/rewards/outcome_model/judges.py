@@ -57,6 +57,12 @@ class JudgeEnsemble:
         kinds = [judge.source for judge in self.judges]
         return OutcomeSource.OUTCOME_MODEL if OutcomeSource.OUTCOME_MODEL in kinds else kinds[0]
 
+    @property
+    def last_failure(self) -> str:
+        """Why judges gave no answer, of those that say so."""
+        reasons = [(judge.name, getattr(judge, "last_failure", "")) for judge in self.judges]
+        return "; ".join(f"{name}: {reason}" for name, reason in reasons if reason)
+
     def judge(self, trajectories: Sequence[Trajectory]) -> list[float | None]:
         """The combined probability of each episode."""
         columns = [judge.judge(trajectories) for judge in self.judges]

@@ -38,8 +38,9 @@ from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.curriculum import ReplayBuffer, TaskFeed
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
-from stepwell.rewards import apply_outcomes
+from stepwell.rewards import JUDGED_PARTS, apply_outcomes
 from stepwell.runs.build.components import Components
+from stepwell.runs.build.outcome_judges import build_judge
 from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.evaluation.replays import save_run_replays
@@ -47,6 +48,7 @@ from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.interrupts import handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.loop_state import LoopState
+from stepwell.runs.loop.outcome_judging import OutcomeJudging
 from stepwell.runs.loop.phase_reports import report_phase
 from stepwell.runs.loop.references import load_reference, remove_references, save_reference
 from stepwell.runs.loop.replay import build_replay
@@ -87,6 +89,7 @@ class TrainingLoop:
         self._feed_notes: list[str] = []  # a feed may be asked in a worker's thread
         self._source: Source
         self._replay: ReplayBuffer | None = None
+        self._judging: OutcomeJudging | None = None
         self._clock = time.perf_counter()
         self._parity: ParityMonitor | None = None
         self._saved_at = self._clock
@@ -121,6 +124,7 @@ class TrainingLoop:
         )
         self._source = self._make_source()
         self._replay = build_replay(self.components, self.folder, self._run_name, lambda: self.state.update)
+        self._judging = self._make_judging()
         self._report_differences()
         with handle_first_stop(self._ask_to_stop):
             is_over = self._start_run() if resume is None else self._resume_from(resume)
@@ -151,6 +155,8 @@ class TrainingLoop:
             self.components.backend.batch_judge.restore(judged)
         if tasks := saved.loop.get("tasks"):
             self._feed.restore(tasks)
+        if self._judging is not None:
+            self._judging.restore_waiting(saved.loop.get("unjudged", []))
         self._source.resume_from(self.state.update)
         if self._replay is not None:
             self._replay.resume_from(self.state.update)
@@ -227,8 +233,9 @@ class TrainingLoop:
         if batch is None:
             return False
         played = time.perf_counter()
-        num_judged = apply_outcomes(batch.trajectories, self.config.rewards.scale)
-        judged = self._judge_batch(batch.trajectories)
+        outcomes = {} if self._judging is None else self._judging.judge_batch(self.state.update + 1, batch)
+        num_judged = self._apply_outcomes(batch.trajectories)
+        judged = outcomes | self._judge_batch(batch.trajectories)
         metrics = judged | ({"judged": num_judged / len(batch.trajectories)} if num_judged else {})
         metrics |= self._learn_from(batch)
         learnt = time.perf_counter()
@@ -272,7 +279,7 @@ class TrainingLoop:
         replayed = None
         if self._replay is not None:
             replayed = self._replay.draw_steps(self.state.update + 1, batch.trajectories)
-            apply_outcomes(replayed.trajectories, self.config.rewards.scale)
+            self._apply_outcomes(replayed.trajectories)
         is_mixed = batch.is_mixed or (replayed is not None and bool(replayed.trajectories))
         metrics = self.components.trainer.update(
             learnable if replayed is None else [*learnable, *replayed.trajectories],
@@ -281,6 +288,13 @@ class TrainingLoop:
             trained_steps=None if replayed is None else replayed.masks,
         )
         return metrics if replayed is None else metrics | replayed.figures
+
+    def _apply_outcomes(self, trajectories: Sequence[Trajectory]) -> int:
+        """Let rewards follow judged outcomes; where a judge takes the checker's place, the task's too."""
+        scale = self.config.rewards.scale
+        if self._judging is None:
+            return apply_outcomes(trajectories, scale)
+        return apply_outcomes(trajectories, scale, JUDGED_PARTS)
 
     def _choose_learnable(self, trajectories: list[Trajectory]) -> list[Trajectory]:
         """What an update learns from: no episode that failed in a user's own agent."""
@@ -345,6 +359,19 @@ class TrainingLoop:
             return source
         return PlayedSource(self.config, self.components, self._run_name, self._feed)
 
+    def _make_judging(self) -> OutcomeJudging | None:
+        """Who judges episodes in the checker's place, if settings name somebody."""
+        outcome, components = self.config.outcome, self.components
+        if (judge := build_judge(outcome)) is None:
+            return None
+        return OutcomeJudging(
+            judge,
+            components.pool,
+            self.monitor.note,
+            from_update=outcome.from_update,
+            compares_siblings=components.recipe.needs_groups,
+        )
+
     def _publish(self) -> None:
         """Send the weights to the engine or the generators, which must report their fingerprint."""
         published = self.runner.publish(self.state.update, self.components.policy.model_weights)
@@ -408,6 +435,8 @@ class TrainingLoop:
             loop["judge"] = self.components.backend.batch_judge.state()
         if tasks := self._feed.state():
             loop["tasks"] = tasks
+        if self._judging is not None:
+            loop["unjudged"] = self._judging.list_waiting()
         trainer = self.components.trainer if name is None else None
         folder = self.folder / "checkpoints"
         if name is None:

@@ -1,0 +1,117 @@
+"""Outcomes of an update's episodes by a judge in the checker's place.
+
+    batch ─► judge ─► outcome in the pool and in the trajectory ─► rewards follow it
+               └─ no answer ─► kept, told aloud, asked again in the next update
+
+Invariants
+* No episode is lost: one without an answer stays in the pool, protected from `gc` and tagged `unjudged`, and
+  waits. It is learnt from in the first update in which it has an outcome. A checkpoint lists those that wait.
+* No episode is learnt from without this judge's outcome (nor a sibling of one, where siblings are compared).
+  If a judge answers nothing at all, the run stops with an error, and `--resume` asks again.
+* The checker's verdict stays in `Trajectory.status`. How often the judge differs from it is a figure of every
+  update. Tasks without a checker end as failures, so these figures mean nothing there.
+* An episode that has an outcome already, because its run was resumed, is not judged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from stepwell.core import InfraError, Outcome, Status, Trajectory
+from stepwell.pool import Pool
+from stepwell.rewards.outcome_model.judges import OutcomeJudge
+from stepwell.runs.loop.sources import Batch
+
+UNJUDGED_TAG = "unjudged"
+_KEEP_TAG = "keep"  # the pool never removes a trajectory with it
+
+
+@dataclass(eq=False)
+class OutcomeJudging:
+    """Judges the episodes of updates from `from_update` on."""
+
+    judge: OutcomeJudge
+    pool: Pool
+    note: Callable[[str], None]
+    from_update: int = 1
+    compares_siblings: bool = False
+    waiting: list[Trajectory] = field(default_factory=list)
+
+    def judge_batch(self, update: int, batch: Batch) -> dict[str, float]:
+        """Give the batch its outcomes; what has none leaves it. Returns figures of the judge."""
+        if update < self.from_update:
+            return {}
+        waited, fresh = self.waiting, batch.trajectories
+        self._assign_outcomes([each for each in (*waited, *fresh) if each.outcome is None])
+        ready = self._hold_back(update, [*waited, *fresh])
+        late = {each.id for each in waited}
+        batch.is_mixed = batch.is_mixed or any(each.id in late for each in ready)
+        batch.trajectories = ready
+        return measure_agreement(ready) | {"outcome/unjudged": float(len(self.waiting))}
+
+    def list_waiting(self) -> list[str]:
+        """The ids of episodes that wait for an outcome, for a checkpoint."""
+        return [each.id for each in self.waiting]
+
+    def restore_waiting(self, ids: Sequence[str]) -> None:
+        """Continue with the episodes of a checkpoint."""
+        self.waiting = [self.pool.get(id).trajectory for id in ids]
+
+    def _assign_outcomes(self, trajectories: Sequence[Trajectory]) -> None:
+        if not trajectories:
+            return
+        answers = self.judge.judge(trajectories)
+        for trajectory, probability in zip(trajectories, answers, strict=True):
+            if probability is not None:
+                trajectory.outcome = Outcome(probability, self.judge.source, self.judge.name)
+                self.pool.assign_outcome(trajectory.id, trajectory.outcome)
+
+    def _hold_back(self, update: int, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """The episodes that can be learnt from; the others wait."""
+        groups = {each.group or each.id for each in trajectories if each.outcome is None}
+        if self.compares_siblings:
+            held = [each for each in trajectories if (each.group or each.id) in groups]
+        else:
+            held = [each for each in trajectories if each.outcome is None]
+        before, now = set(self.list_waiting()), {each.id for each in held}
+        if new := sorted(now - before):
+            self.pool.tag(new, UNJUDGED_TAG)
+            self.pool.tag(new, _KEEP_TAG)
+        if over := sorted(before - now):
+            self.pool.untag(over, UNJUDGED_TAG)
+            self.pool.untag(over, _KEEP_TAG)
+        self.waiting = held
+        if len(held) == len(trajectories):
+            raise InfraError(
+                f"update {update}: the judge {self.judge.name} gave no answer for any of {len(held)} episodes"
+                f"{self._describe_failure()}. They are kept; check the judge, then --resume"
+            )
+        if held:
+            self.note(
+                f"update {update}: {len(held)} of {len(trajectories)} episodes are unjudged"
+                f"{self._describe_failure()}; they are kept and asked about again in the next update"
+            )
+        return [each for each in trajectories if each.id not in now]
+
+    def _describe_failure(self) -> str:
+        reason = getattr(self.judge, "last_failure", "")
+        return f" ({self.judge.name}: {reason})" if reason else ""
+
+
+def measure_agreement(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """How often judged outcomes and the checker's verdicts are the same, and how they differ."""
+    pairs = [
+        (each.is_success, each.status is Status.SUCCESS)
+        for each in trajectories
+        if each.outcome is not None and each.status is not Status.INFRA_ERROR
+    ]
+    if not pairs:
+        return {}
+    count = len(pairs)
+    return {
+        "outcome/agreement": sum(said == true for said, true in pairs) / count,
+        "outcome/false_yes": sum(said and not true for said, true in pairs) / count,
+        "outcome/false_no": sum(true and not said for said, true in pairs) / count,
+        "outcome/checker_success": sum(true for _, true in pairs) / count,
+    }
