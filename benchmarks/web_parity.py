@@ -34,6 +34,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from stepwell.core import Task
 from stepwell.envs.web.actions import WebAction
+from stepwell.envs.web.addresses import BLANK
 from stepwell.envs.web.chromium import ChromiumDriver
 from stepwell.envs.web.env import WebEnv
 from stepwell.envs.web.light import LightDriver
@@ -225,7 +226,10 @@ def walk_site(site: str, size: str, num_steps: int) -> dict[str, Any]:
             route = name_route(pair.view.url)
             choices = list(list_actions(pair.view, rng))
             rng.shuffle(choices)
-            weights = {"new_tab": 3, "goto": 2}  # seldom: they lead away from a page before it is known
+            if pair.view.url == BLANK and rng.random() < 0.7:
+                pair.act(WebAction("goto", argument=f"http://{site}.localhost/"))
+                continue
+            weights = {"new_tab": 3, "goto": 2, "close_tab": 1}  # seldom: they lead away too early
             key, action = min(
                 choices, key=lambda item: done[route, item[0]] + weights.get(item[1].name, 0) * rng.random()
             )
@@ -303,9 +307,18 @@ def main() -> None:
                 rows = run_all(f"{part} {size}", walks, args.contexts)
                 print(json.dumps({site: {**row, "differences": 0} for site, row in rows.items()}))
                 parity.setdefault(size, {})[part] = rows
-    if not small and args.part is None and args.size is None:
-        (RESULTS / "web_oracles.json").write_text(json.dumps(oracles, indent=2) + "\n")
-        (RESULTS / "web_parity.json").write_text(json.dumps(parity, indent=2) + "\n")
+    if not small:
+        keep_result(RESULTS / "web_oracles.json", oracles)
+        keep_result(RESULTS / "web_parity.json", parity)
+
+
+def keep_result(path: Path, found: dict[str, Any]) -> None:
+    """Write what was measured; sizes and parts that were not stay as they are."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    for name, value in found.items():
+        is_part = isinstance(value, dict) and isinstance(kept.get(name), dict)
+        kept[name] = {**kept[name], **value} if is_part else value
+    path.write_text(json.dumps(kept, indent=2) + "\n")
 
 
 if __name__ == "__main__":

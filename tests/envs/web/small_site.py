@@ -43,6 +43,8 @@ two</textarea><input type="number" name="count" value="2"><input type="password"
 
 
 REQUIRED = "<title>R</title><form action=/echo><input name=q required><button>Go</button></form>"
+SAME = "<title>Same</title><form><input name=q><select name=s><option>a<option>b<option>c</select>"
+SAME += "<button>Go</button></form>"
 BIG = f"<p>{'many words ' * 50}<b>and</b> another <a href=/>x</a></p>"
 
 
@@ -102,6 +104,7 @@ class SmallSite:
             "/nodes": (200, {}, "<title>Nodes</title>" + "<b>x</b> " * 1_100_000 * (path == "/nodes")),
             "/deep": (200, {}, "<title>Deep</title>" + "<div>" * 3000 + "<a href='/'>bottom</a>"),
             "/search": (200, {}, "<title>S</title><form action=/echo><input name=q></form>"),
+            "/same": (200, {}, SAME),
             "/count": (200, fresh, counts["count"]),
             "/tick": (200, {}, counts["tick"]),
             "/required": (200, {}, REQUIRED),

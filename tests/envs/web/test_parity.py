@@ -37,6 +37,11 @@ WALKS = {
         Goto "/list" | Scroll "down" | Scroll "down" | Scroll "up" | Press "End" | Press "Home"
         Press "PageDown" | Click [Next] | Go_back
     """,
+    "a form that leads to its own address": """
+        Goto "/same?q=&s=a" | Click [Go] | Search "" [q] | Go_back | Go_back | Go_back | Go_forward
+        Click [s] | Press "End" | Press "PageDown" | Press "Home" | Select_dropdown_option "b" [s] | Press "End"
+        Click [Go] | Goto "/same" | Goto "/same" | Go_back
+    """,
     "cookies, errors and odd answers": """
         Goto "a.test/login" | Goto "http://evil.example/" | Goto "javascript:alert(1)"
         Goto "file:///etc/passwd" | Goto "/round" | Goto "/file" | Goto "/broken" | Goto "/nothing"

@@ -58,6 +58,7 @@ BOXES = (
 )
 SCREEN = {"width": 1280, "height": 720}
 CLICK = "([key, place]) => { const found = window[key].elements[place]; if (found) found.click(); }"
+IS_IN_SELECT = "() => document.activeElement !== null && document.activeElement.localName === 'select'"
 TAB_S = 2.0  # longest wait for the tab that a link opens
 KEYS = {
     "ctrl": "Control",
@@ -351,15 +352,17 @@ class ChromiumDriver:
 
         keys = "+".join(KEYS.get(key.lower(), key) for key in action.argument.strip().split("+"))
         keys = keys if "+" in keys or len(keys) == 1 else keys[:1].upper() + keys[1:]
+        steps = {"pagedown": 1, "pageup": -1, "home": -1_000_000, "end": 1_000_000}
+        if keys.lower() in steps:
+            self._move_viewport(steps[keys.lower()])
+            if await self._focused.page.evaluate(IS_IN_SELECT):
+                return  # these keys move the page, not the choice of a menu
         try:
             await self._focused.page.keyboard.press(keys)
         except Error as error:
             if "Unknown key" not in str(error):
                 raise
             self._notices.append(f"there is no key {action.argument[:50]!r}")
-        steps = {"pagedown": 1, "pageup": -1, "home": -1_000_000, "end": 1_000_000}
-        if keys.lower() in steps:
-            self._move_viewport(steps[keys.lower()])
 
     async def _do_select_dropdown_option(self, action: WebAction) -> None:
         place = find_option(self._page.nodes[action.element], action.argument)

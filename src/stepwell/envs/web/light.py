@@ -135,8 +135,10 @@ class LightDriver:
         *,
         referer: str = "",
         in_new_tab: bool = False,
+        from_form: bool = False,
     ) -> None:
-        """Load a page into the focused tab, or into a new one."""
+        """Load a page into the focused tab, or into a new one. Its own address replaces the entry of the
+        history, unless a form asks for it."""
         if in_new_tab and len(self._tabs) >= MAX_TABS:
             self._notice = TOO_MANY_TABS
             return
@@ -148,7 +150,7 @@ class LightDriver:
             self._tab = len(self._tabs) - 1
         tab = self._tabs[self._tab]
         page = LightPage(loaded.snapshot.url, loaded)
-        tab.push_page(page, replaces=method == "GET" and url == tab.page.url)
+        tab.push_page(page, replaces=not from_form and url == tab.page.url)
 
     def _load(
         self, method: str, url: str, body: bytes = b"", content_type: str = "", referer: str = ""
@@ -301,6 +303,7 @@ class LightDriver:
                 request.content_type,
                 referer=page.url,
                 in_new_tab=in_new_tab,
+                from_form=True,
             )
 
     def _do_select_dropdown_option(self, action: WebAction) -> None:
