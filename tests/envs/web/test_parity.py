@@ -39,7 +39,8 @@ WALKS = {
     """,
     "a form that leads to its own address": """
         Goto "/same?q=&s=a" | Click [Go] | Search "" [q] | Go_back | Go_back | Go_back | Go_forward
-        Click [s] | Press "End" | Press "PageDown" | Press "Home" | Select_dropdown_option "b" [s] | Press "End"
+        Click [s] | Press "End" | Press "PageDown" | Press "Home" | Select_dropdown_option "b" [s]
+        Press "End"
         Click [Go] | Goto "/same" | Goto "/same" | Go_back
     """,
     "cookies, errors and odd answers": """
