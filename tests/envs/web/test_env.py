@@ -22,6 +22,7 @@ from stepwell.envs.web.browser import find_browser_host
 from stepwell.envs.web.env import WebEnv
 from stepwell.envs.web.options import WebOptions
 from stepwell.envs.web.page import PageView
+from stepwell.envs.web.short_page import shorten_page
 from stepwell.envs.web.sources import TaskStart
 
 
@@ -88,6 +89,28 @@ def test_the_oracle_solves_and_random_play_does_not() -> None:
                 _, reward, is_over, _, _ = env.step([env.random_action(rng)])
                 solved += reward
         assert solved <= 1
+
+
+def test_after_another_action_the_oracle_starts_again_from_the_first_page() -> None:
+    with make_web() as env:
+        env.reset(seed=3)
+        env.step(['do(action="Click", element="8")'])
+        assert env.oracle() == env.oracle() == ['do(action="Goto", argument="http://a.test/list")']
+        reward, is_over = 0.0, False
+        while not is_over:
+            _, reward, is_over, _, _ = env.step(env.oracle())
+        assert reward == 1.0
+
+
+def test_a_page_can_be_written_in_fewer_tokens() -> None:
+    with make_web(page_form="short", max_tokens=100) as env:
+        observation, _ = env.reset(seed=3)
+        assert observation.text.split("\n")[3:5] == ["Page:", "List"] and "[4]Item 3" in observation.text
+
+
+def test_no_text_of_a_page_looks_like_an_element_in_the_short_form() -> None:
+    assert shorten_page("<a id=1>[2] Buy</a> [3]") == "[1](2) Buy (3)"
+    assert shorten_page('<input id=1 value="a > b [2]">') == '[1 value="a > b (2)"]'
 
 
 def test_an_observation_says_task_address_and_page() -> None:

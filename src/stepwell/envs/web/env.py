@@ -27,6 +27,7 @@ from stepwell.core import (
     JSON,
     ActionSpace,
     EnvDescription,
+    EnvError,
     InputError,
     Observation,
     Split,
@@ -46,6 +47,7 @@ from stepwell.envs.web.light import LightDriver
 from stepwell.envs.web.observation import count_tokens, write_observation
 from stepwell.envs.web.options import WebOptions
 from stepwell.envs.web.page import PageView
+from stepwell.envs.web.short_page import shorten_page
 from stepwell.envs.web.sources import SOURCES, TaskSource, TaskStart, open_source
 
 MAX_HISTORY = 20
@@ -68,6 +70,8 @@ class WebEnv(Env):
         self._view: PageView | None = None
         self._plan: Callable[[PageView], WebAction] | None = None
         self._planned: str | None = None  # the script's next action, until a turn is taken
+        self._has_strayed = False  # something else was done than the script's next action
+        self._first_url = ""
         self._done: list[str] = []
 
     @cached_property
@@ -89,7 +93,8 @@ class WebEnv(Env):
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """The task that the source makes of a seed; all splits but `train` that it names are held out."""
-        content = {"source": options.source, **open_source(options.source).make_content(options, seed)}
+        source = open_source(options.source, options)
+        content = {"source": options.source, **source.make_content(options, seed)}
         return _make_split_task(cls.name, content, seed)
 
     @classmethod
@@ -97,7 +102,7 @@ class WebEnv(Env):
         cls, options: Any, task: Task, relation: TaskRelation, rng: random.Random
     ) -> Task | None:
         """A variant that the source makes, where it can."""
-        make = getattr(open_source(str(task.content["source"])), "make_variant", None)
+        make = getattr(open_source(str(task.content["source"]), options), "make_variant", None)
         content = None if make is None else make(options, task.content, relation, rng)
         return None if content is None else _make_split_task(cls.name, content, task.seed)
 
@@ -113,7 +118,7 @@ class WebEnv(Env):
             raise InputError(f"task {task.id} has the source {name!r}; it is one of {', '.join(SOURCES)}")
         if self._source is None or self._source_name != name:
             self.close()
-            self._source, self._source_name = open_source(str(name)), str(name)
+            self._source, self._source_name = open_source(str(name), self.options), str(name)
         start = self._source.start(task.content)
         self._driver = self._make_driver(start)
         self._view = self._driver.open(
@@ -127,11 +132,14 @@ class WebEnv(Env):
             self._driver.act(WebAction("goto", argument=url))
         if start.more_urls:
             self._view = self._driver.act(WebAction("tab_focus", argument="0"))
-        self._instruction, self._plan, self._planned, self._done = task.instruction, None, None, []
+        self._instruction, self._first_url = task.instruction, self._view.url
+        self._plan, self._planned, self._has_strayed, self._done = None, None, False, []
 
     def act(self, action: str) -> Effect:
         """Do one action in the browser, or exit and be judged."""
         view, driver = self._require_view()
+        if action != self._planned:
+            self._plan, self._has_strayed = None, True
         self._planned = None
         try:
             parsed = parse_action(action)
@@ -158,15 +166,26 @@ class WebEnv(Env):
     def oracle(self) -> list[str]:
         """The next action of the scripted solution; asked again before it is done, the same one.
 
-        A script starts with the episode and follows its own actions: after others it may raise `EnvError`.
+        A script follows its own actions. After others it goes back to the first page and starts again; if
+        they have left no way (what it needs is gone), there is none.
         """
-        view, _ = self._require_view()
-        if self._plan is None:
-            assert self._source is not None
-            self._plan = self._source.plan(self.task.content)
         if self._planned is None:
-            self._planned = print_action(self._plan(view))
-        return [self._planned]
+            self._planned = self._plan_action()
+        return [] if self._planned is None else [self._planned]
+
+    def _plan_action(self) -> str | None:
+        view, _ = self._require_view()
+        assert self._source is not None
+        if self._plan is None and self._has_strayed and view.url != self._first_url:
+            return print_action(WebAction("goto", argument=self._first_url))
+        self._plan = self._plan or self._source.plan(self.task.content)
+        try:
+            return print_action(self._plan(view))
+        except EnvError:
+            if not self._has_strayed:
+                raise
+            self._plan = None
+            return None
 
     def golden_steps(self) -> int | None:
         """Unknown: the script is not proven to be the shortest way."""
@@ -224,7 +243,11 @@ class WebEnv(Env):
         if self.options.show_history and self._done:
             head += ["Done so far:", *self._list_done()]
         text = "\n".join(head)
-        return f"{text}\n{write_observation(view, max(1, self.options.token_budget - count_tokens(text)))}"
+        seen = write_observation(view, max(1, self.options.token_budget - count_tokens(text)))
+        if self.options.page_form == "short":
+            above, mark, page = seen.partition("\nPage:\n")
+            seen = f"{above}{mark}{shorten_page(page)}"
+        return f"{text}\n{seen}"
 
     def _list_done(self) -> Sequence[str]:
         first = max(0, len(self._done) - MAX_HISTORY)

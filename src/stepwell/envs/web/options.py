@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from stepwell.config.base import Settings
 from stepwell.envs.options import declare_host_option
+from stepwell.envs.web.miniwob.options import MiniWobOptions
+from stepwell.envs.web.webarena.options import WebArenaOptions
 
 SITES = ("shop", "admin", "forum", "code", "map")
 TINY_TOKENS, FULL_TOKENS = 700, 4000
@@ -30,9 +32,26 @@ class WebOptions(Settings):
     kinds: tuple[Literal["information", "navigation", "content", "unachievable"], ...] = Field(
         (), description="only tasks of these kinds; empty: all"
     )
+    templates: tuple[str, ...] = Field(
+        (), description="only tasks of these templates of our own sites, such as shop.price; empty: all"
+    )
+    held_out: Literal["all", "parameters", "templates"] = Field(
+        "all",
+        description="held-out tasks of our own sites: with parameters, or templates, kept from training",
+    )
     world: int = Field(0, ge=0, lt=2**31, description="seed of the data in our own sites")
+    num_worlds: int = Field(
+        1, ge=1, le=64, description="tasks are of so many worlds, from `world` on: each has other data"
+    )
+    webarena: WebArenaOptions = declare_host_option(
+        WebArenaOptions(), description="sites, accounts, tasks and matcher of source webarena"
+    )
+    miniwob: MiniWobOptions = Field(MiniWobOptions(), description="pages of source miniwob")
     max_tokens: int | None = Field(
         None, ge=50, le=200_000, description="budget of an observation, estimated; None: 4000, tiny 700"
+    )
+    page_form: Literal["html", "short"] = Field(
+        "html", description="how a page is written; short: [5]Red lamp for a link, half as many tokens"
     )
     max_turns: int | None = Field(None, ge=1, le=1000, description="None: 20, tiny 12")
     viewport: Literal["flow", "screen"] = Field(
@@ -47,6 +66,11 @@ class WebOptions(Settings):
     timeout_s: float = declare_host_option(
         10.0, gt=0, le=300, description="longest wait for a page after an action"
     )
+
+    @property
+    def source_options(self) -> dict[str, Settings]:
+        """The options of their own that some sources have, by the source's name."""
+        return {"webarena": self.webarena, "miniwob": self.miniwob}
 
     @property
     def is_tiny(self) -> bool:

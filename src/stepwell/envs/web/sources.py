@@ -75,10 +75,11 @@ class TaskSource(Protocol):
         ...
 
 
-def open_source(name: str) -> TaskSource:
-    """The source of a name, imported now."""
+def open_source(name: str, options: Any = None) -> TaskSource:
+    """The source of a name, imported now, with its part of the environment's options."""
     if name not in SOURCES:
         raise ConfigError(f"env.options.source of web is one of {', '.join(SOURCES)}, not {name!r}")
     module, _, kind = SOURCES[name].partition(":")
-    source: TaskSource = getattr(import_module(module), kind)()
-    return source
+    own = getattr(options, "source_options", {}).get(name)
+    make: Callable[..., TaskSource] = getattr(import_module(module), kind)
+    return make() if own is None else make(own)

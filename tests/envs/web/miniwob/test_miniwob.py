@@ -12,10 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from stepwell.core import ConfigError, InputError
+from stepwell.envs.web.miniwob.options import MiniWobOptions
 from stepwell.envs.web.miniwob.pages import find_pages, list_pages, read_file, read_reward
 from stepwell.envs.web.miniwob.server import serve_pages
 from stepwell.envs.web.miniwob.solvers import CHOOSERS, plan_clicks
-from stepwell.envs.web.miniwob.source import MiniWobOptions, MiniWobSource
+from stepwell.envs.web.miniwob.source import MiniWobSource
 from stepwell.envs.web.page import PageElement, PageView
 
 

@@ -151,6 +151,19 @@ def test_splits_are_disjoint_in_templates_and_parameters() -> None:
     assert all(task["split"] == split for split, tasks in drawn.items() for task in tasks)
 
 
+def test_options_choose_templates_worlds_and_what_is_held_out() -> None:
+    source, names = SitesSource(), ("shop.price", "shop.coupon_list", "shop.subscribe")
+    options = WebOptions(templates=("shop.price", "shop.subscribe"), num_worlds=4, held_out="parameters")
+    drawn = [source.make_content(options, seed) for seed in range(40)]
+    assert {task["template"] for task in drawn} == {"shop.price"}  # the other is a held-out template
+    assert {task["world"] for task in drawn} == {0, 1, 2, 3}
+    assert {task["split"] for task in drawn} == {"train", "parameters"}
+    everything = [source.make_content(WebOptions(held_out="templates"), seed) for seed in range(60)]
+    assert {task["split"] for task in everything} == {"train", "templates"}
+    with pytest.raises(InputError, match=r"no template 'shop\.coupon_list'"):
+        make_site_task(0, "tiny", templates=names)
+
+
 def test_the_same_seed_gives_the_same_task() -> None:
     assert make_site_task(7, "tiny") == make_site_task(7, "tiny")
     assert make_site_task(7, "tiny") != make_site_task(8, "tiny")

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs
 import pytest
 from tests.envs.web.conftest import needs_chromium
 
-from stepwell.core import ConfigError, InputError
-from stepwell.envs import make_env
+from stepwell.core import ConfigError, InputError, Split
+from stepwell.envs import distinct_tasks, make_env
 from stepwell.envs.web.webarena.options import WebArenaOptions
 from stepwell.envs.web.webarena.source import WebArenaSource
 
@@ -90,6 +90,21 @@ def forum() -> Iterator[Any]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
+
+
+def test_addresses_and_tasks_are_options_of_the_environment(forum: Any, tmp_path: Path) -> None:
+    (tmp_path / "tasks.json").write_text(json.dumps([TASK]))
+    account = {"username": "ann", "password": "right"}
+    webarena = {
+        "sites": {"reddit": f"http://127.0.0.1:{forum.server_port}"},
+        "accounts": {"reddit": account},
+        "tasks": str(tmp_path / "tasks.json"),
+    }
+    options = {"source": "webarena", "webarena": webarena}
+    with make_env("web", options) as env:
+        observation, _ = env.reset(seed=0)
+        assert "Post that the lamp is red" in observation.text and "textarea" in observation.text
+    assert next(distinct_tasks("web", options, Split.HELD_OUT, 0)).content["entry"] == TASK
 
 
 @pytest.fixture

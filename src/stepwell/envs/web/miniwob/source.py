@@ -13,16 +13,13 @@ The reward is the page's own, without its part for speed; what the page pays bel
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import Field, field_validator
-
-from stepwell.config.base import Settings
 from stepwell.core import JSON, InputError
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.driver import PageDriver
+from stepwell.envs.web.miniwob.options import MiniWobOptions, fill_pages
 from stepwell.envs.web.miniwob.pages import list_pages, read_reward
 from stepwell.envs.web.miniwob.server import HOST, make_page_url, serve_pages
 from stepwell.envs.web.miniwob.solvers import plan_clicks
@@ -30,29 +27,13 @@ from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sources import TaskStart
 
 INSTRUCTION = "Do what the page asks for."
-VARIABLE = "STEPWELL_MINIWOB_PAGES"
-
-
-class MiniWobOptions(Settings):
-    """Which pages are played."""
-
-    pages: tuple[str, ...] = Field((), description="names of pages, such as click-test; empty: all 130")
-
-    @field_validator("pages")
-    @classmethod
-    def _check_pages(cls, pages: tuple[str, ...]) -> tuple[str, ...]:
-        unknown = [name for name in pages if name not in list_pages()]
-        if unknown:
-            raise ValueError(f"MiniWoB++ has no page {unknown[0]!r}; it has {', '.join(list_pages()[:5])}, …")
-        return pages
 
 
 class MiniWobSource:
     """The suite of small pages."""
 
     def __init__(self, options: MiniWobOptions | None = None) -> None:
-        named = tuple(os.environ.get(VARIABLE, "").replace(",", " ").split())
-        self.options = options or MiniWobOptions(pages=named)
+        self.options = fill_pages(options or MiniWobOptions())
 
     def make_content(self, options: Any, seed: int) -> dict[str, JSON]:
         """The task of a seed: seeds count through the pages, and then on with the next seed of each."""

@@ -29,7 +29,7 @@ MAX_STATEMENTS = 512  # all statements of the pages: none is compiled twice for 
 ROWS_PER_PAGE = {"tiny": 3, "full": 10}
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def build_world(seed: int, size: str) -> bytes:
     """The bytes of the database that a seed makes."""
     if size not in get_args(Size):

@@ -17,10 +17,16 @@ from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sites.episode import SiteEpisode
 from stepwell.envs.web.sites.host import SiteHost
 from stepwell.envs.web.sites.tasks import check_task, find_template, make_site_task, plan_task
+from stepwell.envs.web.sites.templates.template import TaskSplit
 from stepwell.envs.web.sites.variants import make_content_variant
 from stepwell.envs.web.sources import TaskStart
 
 ALLOWED_HOSTS = ("*.localhost",)
+HELD_OUT: dict[str, tuple[TaskSplit, ...] | None] = {
+    "all": None,
+    "parameters": ("train", "parameters"),
+    "templates": ("train", "templates"),
+}
 _HOSTS: dict[tuple[int, str], SiteHost] = {}
 _LOCK = threading.Lock()
 
@@ -41,13 +47,15 @@ class SitesSource:
         self._episode: SiteEpisode | None = None
 
     def make_content(self, options: Any, seed: int) -> dict[str, JSON]:
-        """The task of a seed; options may name `size`, `sites`, `kinds` and `world`."""
+        """The task of a seed, among those that the options name."""
         return make_site_task(
             seed,
             getattr(options, "size", "tiny"),
+            HELD_OUT[getattr(options, "held_out", "all")],
             sites=getattr(options, "sites", None) or (),
             kinds=getattr(options, "kinds", None) or (),
-            world=getattr(options, "world", 0),
+            templates=getattr(options, "templates", None) or (),
+            world=getattr(options, "world", 0) + seed % getattr(options, "num_worlds", 1),
         )
 
     def make_variant(

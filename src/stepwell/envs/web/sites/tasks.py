@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from stepwell.core.errors import InputError
+from stepwell.core.names import suggest_name
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sites.database import (
@@ -48,28 +49,34 @@ _GIVE_UPS = {"n/a", "na", "not possible", "impossible", "not achievable", "unach
 def make_site_task(
     seed: int,
     size: str = "tiny",
-    split: TaskSplit | None = None,
+    split: TaskSplit | Sequence[TaskSplit] | None = None,
     *,
     sites: Sequence[str] = (),
     kinds: Sequence[str] = (),
+    templates: Sequence[str] = (),
     world: int = 0,
 ) -> dict[str, Any]:
-    """The task of a seed; `split` None takes any, `sites` and `kinds` empty take all."""
-    if split is not None and split not in SPLITS:
-        raise InputError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    """The task of a seed; `split` None takes any, `sites`, `kinds` and `templates` empty take all."""
+    splits = SPLITS if split is None else (split,) if isinstance(split, str) else tuple(split)
+    if unknown := [name for name in splits if name not in SPLITS]:
+        raise InputError(f"split must be one of {', '.join(SPLITS)}, got {unknown[0]!r}")
+    if unnamed := [name for name in templates if name not in TEMPLATES]:
+        raise InputError(f"there is no template {unnamed[0]!r}{suggest_name(unnamed[0], TEMPLATES)}")
     rng = random.Random(f"{seed}/{size}/{world}")
     wanted = [
         template
         for template in TEMPLATES.values()
         if (not sites or template.site in sites)
         and (not kinds or template.kind in kinds)
-        and (split is None or template.held_out == (split == "templates"))
+        and (not templates or template.name in templates)
+        and (split is None or ("templates" in splits if template.held_out else set(splits) != {"templates"}))
     ]
     for _ in range(MAX_DRAWS if wanted else 0):
         content = make_content(rng.choice(wanted), rng, size, world)
-        if split in (None, content["split"]):
+        if content["split"] in splits:
             return content
-    raise InputError(f"no task of split {split!r} for sites {list(sites)} and kinds {list(kinds)}")
+    names = ", ".join((*sites, *kinds, *templates)) or "all sites"
+    raise InputError(f"no task of split {' or '.join(splits)} for {names}")
 
 
 def find_template(content: Mapping[str, Any]) -> TaskTemplate:

@@ -7,8 +7,9 @@
     gitlab = "http://localhost:8023"
     map = "http://localhost:3000"
 
-The same can be set by environment variables of the host, by the names that WebArena itself uses (`SHOPPING`,
-`SHOPPING_ADMIN`, `REDDIT`, `GITLAB`, `MAP`, `WIKIPEDIA`, `HOMEPAGE`), with `STEPWELL_WEBARENA_` before.
+What they leave out can be set by environment variables of the host, by the names that WebArena itself uses
+(`SHOPPING`, `SHOPPING_ADMIN`, `REDDIT`, `GITLAB`, `MAP`, `WIKIPEDIA`, `HOMEPAGE`), with `STEPWELL_WEBARENA_`
+before.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class WebArenaOptions(Settings):
     rules: Literal["auto", "webarena", "lite"] = Field(
         "auto", description="whose rules judge: by the form of the file, WebArena's, or WebArena-Lite's"
     )
+    split: Literal["auto", "train", "held_out"] = Field(
+        "auto", description="of all tasks; auto: those with evaluators are held out, mere instructions not"
+    )
     auth_folder: str | None = declare_host_option(
         None,
         description="folder of storage states, as WebArena's own script writes them; None: log in by form",
@@ -58,12 +62,14 @@ class WebArenaOptions(Settings):
         return None if self.tasks is None else Path(self.tasks)
 
 
-def read_environment() -> WebArenaOptions:
-    """Options with the sites that environment variables of the host name."""
-    names = WebArenaSites.model_fields
-    urls = {name: os.environ.get(VARIABLE + name.upper(), "") for name in names}
-    return WebArenaOptions(
-        sites=WebArenaSites(**urls),
-        tasks=os.environ.get(f"{VARIABLE}TASKS") or None,
-        auth_folder=os.environ.get(f"{VARIABLE}AUTH_FOLDER") or None,
+def fill_from_environment(options: WebArenaOptions) -> WebArenaOptions:
+    """The options, with sites, tasks and folder from environment variables where they name none."""
+    urls = options.sites.model_dump()
+    found = {name: url or os.environ.get(VARIABLE + name.upper(), "") for name, url in urls.items()}
+    return options.model_copy(
+        update={
+            "sites": WebArenaSites(**found),
+            "tasks": options.tasks or os.environ.get(f"{VARIABLE}TASKS") or None,
+            "auth_folder": options.auth_folder or os.environ.get(f"{VARIABLE}AUTH_FOLDER") or None,
+        }
     )

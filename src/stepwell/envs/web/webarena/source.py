@@ -27,7 +27,7 @@ from stepwell.envs.web.webarena.judge import judge_episode
 from stepwell.envs.web.webarena.loader import load_entries
 from stepwell.envs.web.webarena.login import SessionStore
 from stepwell.envs.web.webarena.model_matcher import ModelMatcher
-from stepwell.envs.web.webarena.options import WebArenaOptions, read_environment
+from stepwell.envs.web.webarena.options import WebArenaOptions, fill_from_environment
 from stepwell.envs.web.webarena.page_content import SiteFunction
 from stepwell.envs.web.webarena.rule_matcher import RuleMatcher
 from stepwell.envs.web.webarena.site_functions import list_functions
@@ -39,7 +39,7 @@ class WebArenaSource:
     """Published tasks, on sites that the host runs."""
 
     def __init__(self, options: WebArenaOptions | None = None) -> None:
-        self.options = options or read_environment()
+        self.options = fill_from_environment(options or WebArenaOptions())
         folder = None if self.options.auth_folder is None else Path(self.options.auth_folder)
         self._sessions = SessionStore(self.options.sites, self.options.accounts, folder)
         self._task: WebArenaTask | None = None
@@ -54,10 +54,13 @@ class WebArenaSource:
         """The task of a seed: seeds count through the file again and again."""
         entries = load_entries(self.options.task_path, self.rules)
         entry = entries[seed % len(entries)]
+        task = read_task(entry, self.rules)
+        split = "held_out" if task.evaluators else "train"
         return {
             "source": "webarena",
             "entry": dict(entry),
-            "instruction": read_task(entry, self.rules).intent,
+            "instruction": task.intent,
+            "split": split if self.options.split == "auto" else self.options.split,
         }
 
     def start(self, content: Mapping[str, Any]) -> TaskStart:

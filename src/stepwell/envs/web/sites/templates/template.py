@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import random
 import re
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from stepwell.core.errors import InputError
@@ -79,18 +79,31 @@ class TaskTemplate:
         me = STAFF if self.site == "admin" else shorten_name(load_words(size).people[0])
         return me if self.is_logged_in else ""
 
-    def draw_parameters(self, rng: random.Random, db: sqlite3.Connection, size: str) -> dict[str, Any]:
+    def draw_parameters(self, rng: random.Random, world: int, size: str) -> dict[str, Any]:
         """A set of parameters."""
         words = load_words(size)
-        found: dict[str, Any] = {"today": words.today, "me": shorten_name(words.people[0])}
+        found = dict(_list_constants(size))
         if self.sample:
-            rows = db.execute(self.sample, {name: found[name] for name in list_names(self.sample)}).fetchall()
+            rows = _read_samples(self.sample, world, size)
             if not rows:
                 raise InputError(f"{self.name}: this world has no such task")
-            found |= dict(rng.choice(rows))
+            found |= rng.choice(rows)
         for name, pool in self.pools.items():
             found[name] = rng.choice(words.list(pool) if isinstance(pool, str) else list(pool))
         return found
+
+
+def _list_constants(size: str) -> dict[str, Any]:
+    words = load_words(size)
+    return {"today": words.today, "me": shorten_name(words.people[0])}
+
+
+@lru_cache(maxsize=4096)
+def _read_samples(sql: str, world: int, size: str) -> tuple[dict[str, Any], ...]:
+    """The rows of a template's `sample`, read once per world."""
+    constants = _list_constants(size)
+    rows = open_reader(world, size).execute(sql, {name: constants[name] for name in list_names(sql)})
+    return tuple(dict(row) for row in rows)
 
 
 def list_braces(text: str) -> set[str]:
@@ -105,8 +118,7 @@ def list_names(sql: str) -> set[str]:
 
 def make_content(template: TaskTemplate, rng: random.Random, size: str, world: int) -> dict[str, Any]:
     """A task of a template: plain data, the same for the same generator of chance."""
-    db = open_reader(world, size)
-    parameters = template.draw_parameters(rng, db, size)
+    parameters = template.draw_parameters(rng, world, size)
     return {
         "source": "sites",
         "template": template.name,
