@@ -38,6 +38,7 @@ from stepwell.envs.web.actions import WebAction, print_action
 from stepwell.envs.web.sites.tasks import find_template, plan_task
 from stepwell.envs.web.sites.templates.template import make_content
 from stepwell.pool import Pool, open_pool
+from stepwell.rewards.outcome_model.measures import measure_judge
 from stepwell.rewards.outcome_model.question import TextLimits
 from stepwell.rollout import OracleSampler, Rollout, demonstrate
 from stepwell.runs.build.components import Components
@@ -114,11 +115,11 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=250, help="tasks per share of a kind")
     parser.add_argument("--held-out", type=int, default=80)
     parser.add_argument(
-        "--num-train", type=int, default=700, help="of the training episodes, drawn at random"
+        "--num-train", type=int, default=1750, help="of the training episodes, drawn at random"
     )
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument("--max-tokens", type=int, default=448)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--pools", type=Path, help="keep the episodes here, and use them if they are there")
@@ -128,7 +129,15 @@ def main() -> None:
         args.train, args.held_out, args.epochs, args.seeds = 20, 10, 2, [0]
     folder = args.pools or Path(tempfile.mkdtemp())
     play_pools(args, folder)
-    runs = [train_and_measure(args, folder, seed) for seed in args.seeds]
+    runs: list[dict[str, Any]] = []
+    for seed in args.seeds:
+        runs.append(train_and_measure(args, folder, seed))
+        if not args.small:
+            write_result(args, runs)
+
+
+def write_result(args: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
+    """The runs so far, beside this file."""
     accuracy = [run["held_out"]["score"]["accuracy"] for run in runs]
     print(f"held-out accuracy {np.mean(accuracy):.3f} ({', '.join(f'{value:.3f}' for value in accuracy)})")
     result = {
@@ -137,8 +146,7 @@ def main() -> None:
         "mean_accuracy": float(np.mean(accuracy)),
         "runs": runs,
     }
-    if not args.small:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def play_pools(args: argparse.Namespace, folder: Path) -> None:
@@ -185,10 +193,21 @@ def train_and_measure(args: argparse.Namespace, folder: Path, seed: int) -> dict
     )
     train_s = time.perf_counter() - started
     held_out = str(folder / "held_out.db")
-    report = evaluate_judge(model, read_rollouts([held_out]))
-    by_kind = {
-        kind: asdict(evaluate_judge(model, read_rollouts([held_out], tags=[kind])).score) for kind in KINDS
-    }
+    rollouts_seen = read_rollouts([held_out])
+    report = evaluate_judge(model, rollouts_seen)
+    answers = dict(
+        zip(
+            (one.trajectory.id for one in rollouts_seen),
+            model.judge([one.trajectory for one in rollouts_seen]),
+            strict=True,
+        )
+    )
+    by_kind = {}
+    for kind in KINDS:
+        played = read_rollouts([held_out], tags=[kind])
+        by_kind[kind] = asdict(
+            measure_judge([answers[one.trajectory.id] for one in played], [one.is_success for one in played])
+        )
     print(f"seed {seed}: {report.score}", flush=True)
     return {
         "seed": seed,

@@ -257,6 +257,24 @@ def test_the_policy_learns_from_named_steps_and_the_critic_from_whole_trajectori
     assert gradients(whole, outputs)[0][:left_out].any()
 
 
+def test_a_critic_that_replay_does_not_teach_learns_from_the_other_trajectories(
+    trajectories: list[Trajectory],
+) -> None:
+    replayed = trajectories[0]
+    masks = {replayed.id: [True] * len(replayed.steps)}
+    batch = TrajectoryMinibatch(trajectories, CPU, trained_steps=masks, replay_teaches_critic=False)
+    outputs, ref = outputs_of(batch), reference_of(batch)
+    loss, _ = Objective(RECIPES["steppo"], batch, ref)(outputs)
+    policy, values, _ = gradients(loss, outputs)
+    num_values = sum(step.num_units + 1 for step in replayed.steps)
+    assert policy[: replayed.steps[0].num_units].any()
+    assert not values[:num_values].any() and values[num_values:].any()
+    alone = TrajectoryMinibatch([replayed], CPU, trained_steps=masks, replay_teaches_critic=False)
+    outputs = outputs_of(alone)
+    loss, metrics = Objective(RECIPES["steppo"], alone, reference_of(alone))(outputs)
+    assert "loss/value" not in metrics and torch.isfinite(loss)
+
+
 def test_a_mask_of_another_length_is_refused(trajectories: list[Trajectory]) -> None:
     batch = TrajectoryMinibatch(trajectories, CPU, trained_steps={trajectories[0].id: [True] * 99})
     with pytest.raises(InputError, match="its mask 99"):

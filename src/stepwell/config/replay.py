@@ -23,6 +23,11 @@ class ReplayConfig(Settings):
         2.0, gt=0, description="replayed steps per step of the update's own episodes, at most"
     )
     with_failures: bool = Field(False, description="replay failures too")
+    teaches_critic: bool = Field(
+        True,
+        description="the critic learns from replayed trajectories too, so that it values the policy that all "
+        "of the data come from; false: from the update's own episodes alone",
+    )
     max_scored: int = Field(
         1024, ge=1, description="trajectories whose perplexity is computed; drawn evenly from a larger buffer"
     )

@@ -51,7 +51,7 @@ class TrajectoryMinibatch:
     A microbatch has at most `token_budget` tokens of a language agent, or `micro_batch` steps of a
     robot. `seed` is for policies that draw random numbers in training (a flow head that imitates).
     `trained_steps` has, by trajectory id, one bool per step; a trajectory without an entry is learnt from
-    completely.
+    completely. Without `replay_teaches_critic`, the critic learns nothing from trajectories with an entry.
     """
 
     trajectories: Sequence[Trajectory]
@@ -61,6 +61,7 @@ class TrajectoryMinibatch:
     micro_batch: int | None = None
     seed: int = 0
     trained_steps: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    replay_teaches_critic: bool = True
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -121,6 +122,14 @@ class TrajectoryMinibatch:
                     f"trained_steps: {trajectory.id} has {len(trajectory.steps)} steps, its mask {len(mask)}"
                 )
         return torch.tensor([bool(flag) for mask in chosen for flag in mask], device=self.device)
+
+    @cached_property
+    def taught(self) -> Tensor | None:
+        """[step] bool: the steps that the critic learns from; None: all of them."""
+        if self.replay_teaches_critic or not any(t.id in self.trained_steps for t in self.trajectories):
+            return None
+        taught = [t.id not in self.trained_steps for t in self.trajectories for _ in t.steps]
+        return torch.tensor(taught, device=self.device)
 
     def is_behind(self, version: int) -> Tensor:
         """Return [token] bool: sampled, at least in part, by weights older than `version`."""

@@ -186,12 +186,17 @@ class Objective:
             return None, {}
         assert outputs.values is not None and credit.value_targets is not None
         assert credit.value_sites is not None
+        places, targets = credit.value_index, credit.value_targets
+        before = read_values_at(timeline, credit.value_sites)
+        if (taught := self.minibatch.taught) is not None:
+            steps = torch.arange(len(taught), device=taught.device)
+            owners = steps.repeat_interleave(timeline.tokens_per_step + 1)  # of each value
+            chosen = taught[owners[places]]
+            if not bool(chosen.any()):
+                return None, {}
+            places, targets, before = places[chosen], targets[chosen], before[chosen]
         loss = compute_critic_loss(
-            value.link,
-            outputs.values[credit.value_index],
-            credit.value_targets,
-            clip=self.value_clip or None,
-            old_values=read_values_at(timeline, credit.value_sites),
+            value.link, outputs.values[places], targets, clip=self.value_clip or None, old_values=before
         )
         return self.recipe.value_coef * loss, {"loss/value": loss.detach()}
 

@@ -85,6 +85,7 @@ class Trainer:
         self.horizon, self.value_clip = horizon, value_clip
         self.devices, self.rank_timeout_s = tuple(devices), rank_timeout_s
         self.num_done = 0
+        self._replay_teaches_critic = True
         self._ranks: Ranks | None = None
         self._shared: dict[TrajectoryMinibatch, SharedBatch] = {}
         self.optimizer = Optimizer(
@@ -104,6 +105,7 @@ class Trainer:
         check_parity: CheckParity | None = None,
         version: int | None = None,
         trained_steps: Mapping[str, Sequence[bool]] | None = None,
+        replay_teaches_critic: bool = True,
     ) -> dict[str, float]:
         """Learn from trajectories; returns the metrics of the update.
 
@@ -111,9 +113,11 @@ class Trainer:
         those of the engine that sampled, and a function that compares both with float32; it may raise.
         `version` is that of the current weights. Samples of older versions are left out of that comparison,
         and are learnt from with the truncated ratio. `trained_steps` names the steps of replayed trajectories
-        that the policy learns from, by trajectory id.
+        that the policy learns from, by trajectory id; `replay_teaches_critic` says whether the critic learns
+        from those trajectories.
         """
         try:
+            self._replay_teaches_critic = replay_teaches_critic
             return self._run_update(trajectories, check_parity, version, trained_steps or {})
         except BaseException:
             self.close()
@@ -197,6 +201,7 @@ class Trainer:
                 self.recipe.bootstrap_truncated,
                 self.config.micro_batch,
                 trained_steps=trained_steps,
+                replay_teaches_critic=self._replay_teaches_critic,
             )
             for part in split_trajectories(trajectories, self.config.minibatches, rng)
         ]

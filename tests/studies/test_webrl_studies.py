@@ -1,0 +1,40 @@
+"""The studies of WebRL: every arm is a run that can be built, and changes what its name says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepwell.config.study import PlannedRun, load_study, plan_runs
+from stepwell.runs.build.recipe import resolve_recipe
+from stepwell.runs.loop.replay import check_replay, wants_replay
+
+FOLDER = Path(__file__).parent.parent.parent / "studies"
+
+
+def plan(name: str) -> list[PlannedRun]:
+    return plan_runs(load_study(FOLDER / f"{name}.toml"), FOLDER, Path("runs"))
+
+
+@pytest.mark.parametrize("name", ["webrl_tiny", "webrl_baselines"])
+def test_every_arm_has_a_recipe_that_its_settings_allow(name: str) -> None:
+    for run in plan(name):
+        recipe = resolve_recipe(run.config.recipe)
+        assert recipe.reward_parts == ("outcome",)
+        if wants_replay(run.config, recipe):
+            check_replay(run.config, recipe)
+
+
+def test_arms_of_the_web_study_differ_in_what_they_name() -> None:
+    arms = {run.variant: run.config for run in plan("webrl_tiny") if run.seed == 0}
+    recipes = {name: resolve_recipe(config.recipe) for name, config in arms.items()}
+    assert recipes["webrl"].loss.name == "webrl_loss" and recipes["webrl"].replay
+    assert recipes["no-kl"].loss.name == "reinforce_loss" and not recipes["no-kl"].needs_reference
+    assert recipes["kl-distance"].loss.name == "awr_loss" and recipes["kl-distance"].whiten is None
+    assert arms["no-kl-no-replay"].replay.enabled is False
+    assert recipes["beta-10"].loss.kwargs["beta"] == 10.0
+    assert arms["critic-without-replay"].replay.teaches_critic is False
+    assert arms["webrl-judged"].outcome.judge == ("model:runs/webrl-orm",)
+    assert {name for name, config in arms.items() if config.offline.pool} == {"awr", "filtered-bc"}
+    assert arms["sft"].train.num_updates == 0
