@@ -7,7 +7,9 @@ one command, so that an episode can be piped in.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 COMMANDS = "ahnq?"
 _EXAMPLES = (
     ("stepwell play frozenlake", "you alone"),
+    ("stepwell play web env.options.driver=chromium", "in a browser, with screenshots"),
     ("stepwell play --run runs/NAME", "with a trained agent: `a` lets it act"),
     ("stepwell play sokoban --model tiny-1m --seed 3", "with an untrained model, another room"),
     ("printf 'Up,Left\\na\\nq\\n' | stepwell play --run runs/NAME", "from a script"),
@@ -98,6 +101,8 @@ class _Terminal:
         self._shows_image = shows_image
         self._actions = session.env.description.actions
         self._keyboard = Keyboard() if sys.stdin.isatty() else None
+        self._folder: Path | None = None  # of screenshots
+        self._num_tasks = 0
 
     def play(self, first: Task, others: Iterator[Task]) -> None:
         """Read and obey lines until `q` or the end of input."""
@@ -143,19 +148,36 @@ class _Terminal:
             print("there is no further task")
             return
         self._session.start(task)
+        self._num_tasks += 1
         print(f"task {task.id[:8]}, {self._session.env.description.max_turns} turns")
         self._print_state()
 
     def _print_state(self) -> None:
-        if self._shows_image or not self._session.observation.text:
-            from stepwell.cli.terminal_image import format_ansi_image
+        from stepwell.cli.terminal_image import format_ansi_image
 
-            print(format_ansi_image(self._session.ask(lambda env: env.render())))
-        else:
+        is_read = self._actions.is_text or not self._shows_image  # who writes text reads text
+        if self._session.observation.text and is_read:
             print(self._session.observation.text)
+        else:
+            print(format_ansi_image(self._session.ask(lambda env: env.render())))
+        screenshot = self._session.ask(lambda env: env.take_screenshot())
+        if screenshot is not None:
+            if self._shows_image:
+                print(format_ansi_image(screenshot, width=shutil.get_terminal_size().columns))
+            print(f"screenshot {self._save_image(screenshot)}")
         value = self._session.value()
         if value is not None:
             print(f"value {value:.2f}")
+
+    def _save_image(self, image: Any) -> Path:
+        """The page as a file that a person can open."""
+        from stepwell.monitors.replays import encode_png
+
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="stepwell-play-"))
+        path = self._folder / f"task{self._num_tasks}-turn{self._session.num_turns}.png"
+        path.write_bytes(encode_png(image))
+        return path
 
     def _print_turn(self, played: PlayedTurn) -> None:
         if played.player == "agent":

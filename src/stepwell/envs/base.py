@@ -180,6 +180,10 @@ class Env(ABC):
         """The current state as an image; by default the text of the observation."""
         return draw_text(self.observe().text)
 
+    def take_screenshot(self) -> Image | None:
+        """What a person sees on a screen, where there is one beside the text."""
+        return None
+
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
         """Release the environment's resources; calling it twice is allowed."""
 

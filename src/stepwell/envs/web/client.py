@@ -26,6 +26,19 @@ MAX_BYTES = 32 * 2**20
 AGENT = "Mozilla/5.0 (compatible; Stepwell)"
 
 
+def lead_to_loopback(url: str) -> tuple[str, dict[str, str]]:
+    """Where a URL is contacted, and further headers: names under `.localhost` are this machine.
+
+    >>> lead_to_loopback("http://shop.localhost:81/cart")
+    ('http://127.0.0.1:81/cart', {'host': 'shop.localhost:81'})
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not (parts.hostname or "").endswith(".localhost"):
+        return url, {}
+    port = f":{parts.port}" if parts.port else ""
+    return parts._replace(netloc=f"127.0.0.1{port}").geturl(), {"host": f"{parts.hostname}{port}"}
+
+
 class SiteUnreachableError(Exception):
     """A site does not answer, or leads somewhere it must not; the words are for the agent."""
 
@@ -186,7 +199,8 @@ class SiteClient:
         deadline = time.monotonic() + self.timeout_s
         received, size = [], 0
         try:
-            with self._http.stream(method, url, headers=headers, content=body) as reply:
+            address, more = lead_to_loopback(url)
+            with self._http.stream(method, address, headers={**headers, **more}, content=body) as reply:
                 self._http.cookies.clear()  # ours are kept here
                 for chunk in reply.iter_bytes():
                     received.append(chunk)

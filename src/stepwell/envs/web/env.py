@@ -156,7 +156,8 @@ class WebEnv(Env):
 
     def observe(self) -> Observation:
         """Task, address, notice and page; with a screenshot if asked for."""
-        images = () if (image := self._take_screenshot()) is None else (image,)
+        is_wanted = self.options.screenshot != "none"
+        images = (image,) if is_wanted and (image := self.take_screenshot()) is not None else ()
         return Observation(self._write_text(), images)
 
     def result(self) -> str:
@@ -213,9 +214,14 @@ class WebEnv(Env):
 
     def render(self) -> Image:
         """The page as an image, or its text if the driver cannot see."""
-        _, driver = self._require_view()
-        image = driver.screenshot()
+        image = self.take_screenshot()
         return draw_text(self._write_text()) if image is None else image
+
+    def take_screenshot(self) -> Image | None:
+        """The page in the browser, with marks if they are asked for; none under the light driver."""
+        if not isinstance(self._driver, ChromiumDriver):
+            return None
+        return self._driver.screenshot(with_marks=self.options.screenshot == "marks")
 
     def close(self) -> None:
         """Give back the browser context and the sites' state."""
@@ -252,11 +258,6 @@ class WebEnv(Env):
     def _list_done(self) -> Sequence[str]:
         first = max(0, len(self._done) - MAX_HISTORY)
         return [f"{number + 1}. {self._done[number]}" for number in range(first, len(self._done))]
-
-    def _take_screenshot(self) -> Image | None:
-        if self.options.screenshot == "none" or not isinstance(self._driver, ChromiumDriver):
-            return None
-        return self._driver.screenshot(with_marks=self.options.screenshot == "marks")
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
         """As every environment's, with the address in `info`."""
