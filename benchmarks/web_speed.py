@@ -338,8 +338,9 @@ def main() -> None:
             print(json.dumps(row), flush=True)
         if args.pages:
             result["saved_pages"] = time_saved_pages(args.pages, 1 if small else 3)
-    if not small and args.part is None:
-        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    if not small:  # parts that were not measured stay as they are
+        kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+        RESULT.write_text(json.dumps({**kept, **result}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -38,14 +38,18 @@ class AllowedHosts:
 
     def allow_address(self, url: str) -> bool:
         """Whether a page of this address may be opened."""
-        if url == BLANK:
-            return True
-        parts = split_address(url)
-        if parts is None:
-            return False
-        host = parts.hostname or ""
-        port = parts.port or _PORTS[parts.scheme]
-        return any(_match_host(pattern, host, port) for pattern in self.hosts)
+        return _allow_address(self.hosts, url)
+
+
+@lru_cache(maxsize=8192)
+def _allow_address(hosts: tuple[str, ...], url: str) -> bool:
+    if url == BLANK:
+        return True
+    parts = split_address(url)
+    if parts is None:
+        return False
+    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    return any(_match_host(pattern, host, port) for pattern in hosts)
 
 
 def split_address(url: str) -> SplitResult | None:
