@@ -23,6 +23,7 @@ import platform
 import random
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -32,17 +33,16 @@ import torch
 
 from stepwell.agents import Agent
 from stepwell.config.run import RunConfig
-from stepwell.core import EnvError, Split, StepwellError, Task
+from stepwell.core import EnvError, OutcomeSource, Split, StepwellError, Task, Trajectory
 from stepwell.envs.base import Env
 from stepwell.envs.web.actions import WebAction, print_action
 from stepwell.envs.web.sites.tasks import find_template, plan_task
 from stepwell.envs.web.sites.templates.template import make_content
 from stepwell.pool import Pool, open_pool
-from stepwell.rewards.outcome_model.measures import measure_judge
 from stepwell.rewards.outcome_model.question import TextLimits
 from stepwell.rollout import OracleSampler, Rollout, demonstrate
 from stepwell.runs.build.components import Components
-from stepwell.runs.outcome_model.rollouts import read_rollouts
+from stepwell.runs.outcome_model.rollouts import LabelledRollout, read_rollouts
 from stepwell.runs.outcome_model.scoring import evaluate_judge
 from stepwell.runs.outcome_model.training import OutcomeTraining, train_outcome_model
 from stepwell.training.answer_model import AnswerTraining
@@ -104,6 +104,22 @@ def play_kinds(components: Components, split: Split, count: int, seed: int, pool
         shown = [replace(each, group="") for each in shown]
         pool.add(shown, tags=(kind,))
         print(f"{split} {kind}: {len(shown)} episodes, {np.mean([t.is_success for t in shown]):.2f} solved")
+
+
+class JudgedBefore:
+    """The answers of a judge that was asked once, for several tables."""
+
+    source = OutcomeSource.OUTCOME_MODEL
+
+    def __init__(
+        self, name: str, answers: Sequence[float | None], rollouts: Sequence[LabelledRollout]
+    ) -> None:
+        self.name = name
+        self._answers = {one.trajectory.id: p for one, p in zip(rollouts, answers, strict=True)}
+
+    def judge(self, trajectories: Sequence[Trajectory]) -> list[float | None]:
+        """What it answered."""
+        return [self._answers[each.id] for each in trajectories]
 
 
 def main() -> None:
@@ -193,21 +209,12 @@ def train_and_measure(args: argparse.Namespace, folder: Path, seed: int) -> dict
     )
     train_s = time.perf_counter() - started
     held_out = str(folder / "held_out.db")
-    rollouts_seen = read_rollouts([held_out])
-    report = evaluate_judge(model, rollouts_seen)
-    answers = dict(
-        zip(
-            (one.trajectory.id for one in rollouts_seen),
-            model.judge([one.trajectory for one in rollouts_seen]),
-            strict=True,
-        )
-    )
-    by_kind = {}
-    for kind in KINDS:
-        played = read_rollouts([held_out], tags=[kind])
-        by_kind[kind] = asdict(
-            measure_judge([answers[one.trajectory.id] for one in played], [one.is_success for one in played])
-        )
+    others = read_rollouts([held_out])
+    judged = JudgedBefore(model.name, model.judge([one.trajectory for one in others]), others)
+    report = evaluate_judge(judged, others)
+    by_kind = {
+        kind: asdict(evaluate_judge(judged, read_rollouts([held_out], tags=[kind])).score) for kind in KINDS
+    }
     print(f"seed {seed}: {report.score}", flush=True)
     return {
         "seed": seed,

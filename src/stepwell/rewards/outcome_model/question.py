@@ -75,11 +75,12 @@ def read_question(trajectory: Trajectory) -> OutcomeQuestion:
 def write_question(question: OutcomeQuestion, limits: TextLimits, count: CountTokens) -> str:
     """The question as text of at most `max_tokens`, as `count` counts them."""
     lines = [f"{number}. {text}" for number, text in enumerate(question.actions, start=1)]
-    for first in range(len(lines)):  # drop the oldest until the last observation has its share
-        text = _join_parts(question.instruction, lines, first, "")
-        room = limits.max_tokens - count(text)
-        if room >= min(limits.page_tokens, count(question.last_view)):
+    wanted, first = min(limits.page_tokens, count(question.last_view)), 0
+    while True:  # drop the oldest until the last observation has its share
+        room = limits.max_tokens - count(_join_parts(question.instruction, lines, first, ""))
+        if room >= wanted or first >= len(lines) - 1:
             break
+        first += 1
     view = _cut_text(question.last_view, max(room, 0), count)
     whole = _join_parts(question.instruction, lines, first, view)
     if count(whole) <= limits.max_tokens:
