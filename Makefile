@@ -23,7 +23,8 @@ demo_seed ?= 0
 
 EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill browsergym
 
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Test modules are compiled once for all processes and runs, even where Python was told to keep nothing.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # One process more than two cores: some tests wait for other processes. Neighbouring tests stay together, as
 # they share what they build; a process without work takes over the end of another one's list.
 BESIDE := -n 3 --dist worksteal
@@ -57,7 +58,7 @@ test-needs: $(STAMP)
 	@bash scripts/install_gl.sh
 	@bash scripts/install_chromium.sh
 	@$(BIN)/python tests/pool/postgres.py --install
-	@$(BIN)/python -m compileall -q src tests
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q src
 
 test: test-needs
 	$(PYTEST) $(BESIDE) -m "not slow"
