@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from tests.envs.web.conftest import needs_chromium
 from tests.rollout.chat_server import ChatServer, chatting
 
 from stepwell.cli.main import main
+from stepwell.config.loading import load_config
+from stepwell.core import Split
+from stepwell.envs import distinct_tasks, make_env
 from stepwell.envs.web.sites import SiteHost
 from stepwell.monitors.replays import load_replays
 
@@ -54,6 +58,20 @@ def read_shop(body: dict[str, Any]) -> dict[str, str]:
         assert field is not None
         action = f'do(action="Search", argument="{name}", element="{field[1]}")'
     return {"content": f"<answer>{action}</answer>"}
+
+
+@pytest.mark.parametrize("preset", ["web", "web-tiny"])
+def test_presets_hold_out_parameters_and_scripts_solve_their_tasks(preset: str) -> None:
+    options = load_config(preset, []).env.options
+    with make_env("web", options) as env:
+        for task in islice(distinct_tasks("web", options, Split.HELD_OUT, 0), 4):
+            assert task.content["split"] == "parameters"
+            env.reset(options={"task": task})
+            is_over, success = False, False
+            while not is_over:
+                _, _, is_over, _, info = env.step(env.oracle())
+                success = bool(info["success"])
+            assert success
 
 
 def test_an_outside_model_is_measured_on_the_sites(server: ChatServer) -> None:
