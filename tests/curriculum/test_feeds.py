@@ -115,6 +115,23 @@ def test_lineage_is_stored_with_every_task(tmp_path: Path) -> None:
     assert {task.id for task in feed.list_tasks(5)} == {each.task.id for each in second}
 
 
+def test_a_phase_with_few_tasks_plays_them_again(tmp_path: Path) -> None:
+    feed = PhasedFeed(
+        TASKS,
+        PhaseFiles(tmp_path),
+        take_fresh_tasks,
+        generator="fresh",
+        tasks_per_update=2,
+        updates_per_phase=3,
+        seed=5,
+        held_out_share=SHARE,
+        read_results=fail_first,
+        tasks_per_phase=3,
+    )
+    fed = [task.id for update in (4, 5, 6) for task in feed.list_tasks(update)]
+    assert sorted(fed) == sorted(2 * [task.id for task in TASKS[3:6]])
+
+
 def test_fresh_tasks_are_the_next_of_the_list_and_begin_again_after_the_last(tmp_path: Path) -> None:
     feed = make_feed(tmp_path)
     phases = [{t.id for u in range(3 * p + 1, 3 * p + 4) for t in feed.list_tasks(u)} for p in range(4)]

@@ -29,6 +29,12 @@ class CurriculumConfig(Settings):
     num_phases: int | None = Field(
         None, ge=1, description="phases where `updates_per_phase` is None; None: 8, 4 for a tiny model"
     )
+    tasks_per_phase: int | None = Field(
+        None,
+        ge=1,
+        description="tasks of one phase, gone through again where its updates play more; None: as many as "
+        "they play",
+    )
     generator: OptionalObjectName = Field(
         None,
         description="what makes the tasks of a phase, from the second one on: `evolve` makes easier, similar "

@@ -82,19 +82,21 @@ class PhasedFeed:
         note: Callable[[str], None] = lambda text: None,
         screen: TaskScreen | None = None,
         max_tries: int = 10,
+        tasks_per_phase: int | None = None,
     ) -> None:
         self._supply, self._files, self._generate = tasks, files, generate
         self._generator, self._note = generator, note
         self._count, self._updates = tasks_per_update, updates_per_phase
         self._seed, self._held_out_share = seed, held_out_share
         self._read_results, self._screen, self._max_tries = read_results, screen, max_tries
+        self._num_tasks = tasks_per_phase or tasks_per_update * updates_per_phase
         self._known = frozenset(task.id for task in tasks)
         self._lists: dict[int, ShuffledList] = {}
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks a phase needs, so that none is played twice."""
-        return self._count * self._updates
+        """How many tasks a phase has; by default so many that none is played twice."""
+        return self._num_tasks
 
     def list_tasks(self, update: int) -> list[Task]:
         phase = self.find_phase(update)

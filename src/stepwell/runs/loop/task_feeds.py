@@ -77,6 +77,7 @@ def build_feed(
         note=note,
         screen=OracleScreen(components) if name == "evolve" else None,
         max_tries=curriculum.max_tries,
+        tasks_per_phase=curriculum.tasks_per_phase,
     )
 
 
