@@ -74,3 +74,16 @@ def test_an_environment_without_variants_says_so() -> None:
     env = make_env("sokoban", {})
     task = env.make_task(env.options, 0)
     assert env.make_variant(env.options, task, TaskRelation.HARDER, random.Random(0)) is None
+
+
+@pytest.mark.parametrize("name", ["household", "web"])
+def test_an_instruction_is_read_as_the_task_that_it_words(name: str) -> None:
+    env = make_env(name, WORLDS[name])
+    tasks = (env.make_task(env.options, seed) for seed in range(99))
+    tasks = [task for task in tasks if task.split(SHARE) is Split.TRAIN][:8]
+    read = [env.read_instruction(env.options, task, task.instruction) for task in tasks]
+    assert all(task is not None and task.split(SHARE) is Split.TRAIN for task in read)
+    assert [task.instruction for task in read] == [task.instruction for task in tasks]
+    assert count_turns(env, read[0]) > 0
+    assert env.read_instruction(env.options, tasks[0], "bake a cake") is None
+    env.close()

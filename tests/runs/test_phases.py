@@ -71,7 +71,7 @@ def test_a_run_whose_stored_tasks_are_gone_does_not_resume(whole: Path, tmp_path
 
 
 def test_phases_need_a_generator_that_exists_and_episodes(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match='must be "fresh" or "evolve" or module:function'):
+    with pytest.raises(ConfigError, match='must be "fresh" or "evolve" or "endpoint" or module:function'):
         small_config("curriculum.generator=frsh")
     with pytest.raises(ConfigError, match="an offline run plays no tasks"):
         small_config("curriculum.updates_per_phase=1", f"offline.pool={tmp_path}")

@@ -10,8 +10,29 @@ from stepwell.config.base import OptionalObjectName, Settings
 from stepwell.core.names import suggest_name
 from stepwell.core.user_objects import is_import_path
 
-GENERATOR_NAMES = ("fresh", "evolve")
+GENERATOR_NAMES = ("fresh", "evolve", "endpoint")
 """The built-in generators of a phase's tasks."""
+
+
+class TaskEndpointConfig(Settings):
+    """A model behind an OpenAI-compatible chat API that writes tasks."""
+
+    url: str | None = Field(None, description="base URL, up to and without `/chat/completions`")
+    model: str = Field("", description="name of the model there")
+    key_variable: str = Field(
+        "STEPWELL_TASKS_KEY", description="environment variable that holds the API key; may be unset"
+    )
+    prompt: Literal["breadth", "ladder", "coverage"] = Field(
+        "breadth",
+        description="new tasks as hard as the failed ones, easier and harder ones, or what these leave out",
+    )
+    temperature: float = Field(1.0, ge=0, description="of the replies with tasks; feasibility has 0")
+    max_tokens: int = Field(1024, ge=1, description="longest reply")
+    max_concurrent: int = Field(8, ge=1, description="calls in flight at once")
+    rate_per_s: float = Field(0.0, ge=0, description="calls per second; 0: no limit")
+    timeout_s: float = Field(120.0, gt=0, description="longest wait for one reply")
+    max_retries: int = Field(4, ge=0, description="retries after a failure that may pass")
+    backoff_s: float = Field(1.0, ge=0, description="wait before the first retry; it doubles each time")
 
 
 class CurriculumConfig(Settings):
@@ -38,9 +59,9 @@ class CurriculumConfig(Settings):
     generator: OptionalObjectName = Field(
         None,
         description="what makes the tasks of a phase, from the second one on: `evolve` makes easier, similar "
-        "and harder ones of what was not solved, `fresh` takes the next of train.num_tasks, or "
-        "`module:function` of your own. None: `evolve` if the recipe asks for phases and the environment "
-        "can, else `fresh`",
+        "and harder ones of what was not solved, `endpoint` has a model write some, `fresh` takes the next "
+        "of train.num_tasks, or `module:function` of your own. None: `evolve` if the recipe asks for phases "
+        "and the environment can, else `fresh`",
     )
     min_value: float = Field(
         0.05, description="an evolved task is kept if the critic values its first state at least so"
@@ -55,6 +76,8 @@ class CurriculumConfig(Settings):
         "phase", description="which policy the KL term compares with: that before the phase, or of the start"
     )
 
+    endpoint: TaskEndpointConfig = Field(default_factory=TaskEndpointConfig)
+
     @field_validator("generator")
     @classmethod
     def _check_generator(cls, name: str | None) -> str | None:
@@ -67,6 +90,8 @@ class CurriculumConfig(Settings):
 
     @model_validator(mode="after")
     def _check_values(self) -> CurriculumConfig:
+        if self.generator == "endpoint" and not (self.endpoint.url and self.endpoint.model):
+            raise ValueError('generator = "endpoint" needs endpoint.url and endpoint.model; set them')
         if self.max_value < self.min_value:
             raise ValueError(
                 f"curriculum.max_value ({self.max_value:g}) is below curriculum.min_value "

@@ -2,6 +2,7 @@
 
 from stepwell.curriculum.evolver import TaskEvolver
 from stepwell.curriculum.feeds import FixedFeed, TaskFeed
+from stepwell.curriculum.instruction_evolver import InstructionEvolver
 from stepwell.curriculum.perplexity import PerplexityBand, ScoredTrajectory, choose_steps, compute_perplexity
 from stepwell.curriculum.phase_files import DroppedTask, FedTask, PhaseFiles
 from stepwell.curriculum.phases import PhasedFeed, PhaseRequest, PhaseResults, TaskGenerator
@@ -13,6 +14,7 @@ __all__ = [
     "DroppedTask",
     "FedTask",
     "FixedFeed",
+    "InstructionEvolver",
     "PerplexityBand",
     "PhaseFiles",
     "PhaseRequest",

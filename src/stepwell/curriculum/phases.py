@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from stepwell.core import ConfigError, Task
 from stepwell.curriculum.feeds import ShuffledList
-from stepwell.curriculum.phase_files import FedTask, PhaseFiles
-from stepwell.curriculum.selection import TaskScreen, TaskSelection
+from stepwell.curriculum.phase_files import DroppedTask, FedTask, PhaseFiles
+from stepwell.curriculum.selection import MadeTask, TaskScreen, TaskSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class PhaseRequest:
 class TaskGenerator(Protocol):
     """Makes the tasks of a phase."""
 
-    def __call__(self, request: PhaseRequest) -> Iterable[FedTask]: ...
+    def __call__(self, request: PhaseRequest) -> Iterable[MadeTask]: ...
 
 
 def take_fresh_tasks(request: PhaseRequest) -> Iterable[FedTask]:
@@ -172,9 +172,12 @@ class PhasedFeed:
         first = (phase - 1) * self.num_tasks
         return [self._supply[(first + i) % len(self._supply)] for i in range(count)]
 
-    def _check_made(self, phase: int, made: Iterable[FedTask]) -> Iterator[FedTask]:
+    def _check_made(self, phase: int, made: Iterable[MadeTask]) -> Iterator[MadeTask]:
         """Refuse what is no task of this environment; name the generator."""
         for each in made:
+            if isinstance(each, DroppedTask):
+                yield each
+                continue
             if not isinstance(each, FedTask) or each.task.env != self._supply[0].env:
                 raise ConfigError(
                     f"curriculum.generator {self._generator}: phase {phase} needs FedTask of environment "

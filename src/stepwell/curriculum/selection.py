@@ -2,6 +2,8 @@
 
     candidate ─► split ─► duplicate? ─► screen (feasible? how hard?) ─► kept │ dropped with its reason
 
+A generator may also hand over tasks that it dropped itself (`DroppedTask`), with its reason.
+
 `TaskScreen` is injected: it plays the oracle and asks the critic. A screened candidate is compared with every
 task of every phase so far; without a screen (a user's own generator, which may well repeat tasks) only with
 those of its own phase.
@@ -19,6 +21,7 @@ from stepwell.core import Split, Task
 from stepwell.curriculum.phase_files import DroppedTask, FedTask
 
 SCREENED_AT_ONCE = 64
+MadeTask = FedTask | DroppedTask
 HELD_OUT, DUPLICATE = "of the held-out split", "duplicate"
 
 
@@ -49,12 +52,12 @@ class TaskSelection:
     kept: list[FedTask] = field(default_factory=list)
     dropped: list[DroppedTask] = field(default_factory=list)
 
-    def add_all(self, made: Iterable[FedTask]) -> None:
+    def add_all(self, made: Iterable[MadeTask]) -> None:
         """Keep what is of the training split and new, without a screen."""
         self.kept += self._drop_known(made)
 
     def add_screened(
-        self, made: Iterable[FedTask], screen: TaskScreen, num_tasks: int, max_candidates: int
+        self, made: Iterable[MadeTask], screen: TaskScreen, num_tasks: int, max_candidates: int
     ) -> None:
         """Keep what passes the screen, until there are `num_tasks` or so many candidates were tried."""
         candidates = islice(made, max_candidates)
@@ -82,9 +85,12 @@ class TaskSelection:
         """How many tasks were dropped, by reason, the most frequent first."""
         return dict(Counter(each.reason for each in self.dropped).most_common())
 
-    def _drop_known(self, made: Iterable[FedTask]) -> list[FedTask]:
+    def _drop_known(self, made: Iterable[MadeTask]) -> list[FedTask]:
         new = []
         for each in made:
+            if isinstance(each, DroppedTask):
+                self.dropped.append(each)
+                continue
             is_known = each.task.id in self.known  # a file of tasks may have decided its split itself
             if not is_known and each.task.split(self.held_out_share) is not Split.TRAIN:
                 self.dropped.append(DroppedTask(each, HELD_OUT))

@@ -110,6 +110,15 @@ class Env(ABC):
         return None
 
     @classmethod
+    def read_instruction(cls, options: Any, parent: Task, instruction: str) -> Task | None:
+        """Make the training task that a new instruction stands for, in the world of `parent`.
+
+        None if the environment cannot tell when it would be solved. An environment that does not define this
+        takes no instructions.
+        """
+        return None
+
+    @classmethod
     def name_family(cls, task: Task) -> str:
         """The family under which results of a task are counted; by default its first tag."""
         return task.tags[0] if task.tags else cls.name

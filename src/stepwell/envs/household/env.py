@@ -23,7 +23,7 @@ from stepwell.envs.household.generated_household import GeneratedHousehold
 from stepwell.envs.household.generator import make_task
 from stepwell.envs.household.guide import make_examples, write_guide
 from stepwell.envs.household.options import HouseholdOptions
-from stepwell.envs.household.variants import make_household_variant
+from stepwell.envs.household.variants import make_household_variant, read_goal_instruction
 
 
 class Household(Env):
@@ -57,6 +57,11 @@ class Household(Env):
     ) -> Task | None:
         """The same room with another goal."""
         return make_household_variant(cls.name, options, task, relation, rng)
+
+    @classmethod
+    def read_instruction(cls, options: Any, parent: Task, instruction: str) -> Task | None:
+        """The goal that an instruction words, in the same room."""
+        return read_goal_instruction(cls.name, options, parent, instruction)
 
     def begin(self, task: Task, seed: int) -> None:
         """Enter the room."""

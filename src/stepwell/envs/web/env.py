@@ -107,6 +107,13 @@ class WebEnv(Env):
         return None if content is None else _make_split_task(cls.name, content, task.seed)
 
     @classmethod
+    def read_instruction(cls, options: Any, parent: Task, instruction: str) -> Task | None:
+        """The task that the source reads from an instruction, where it can."""
+        read = getattr(open_source(str(parent.content["source"])), "read_instruction", None)
+        content = None if read is None else read(options, parent.content, instruction)
+        return None if content is None else _make_split_task(cls.name, content, parent.seed)
+
+    @classmethod
     def name_family(cls, task: Task) -> str:
         """The site, where there are several; else the source."""
         return str(task.content.get("site") or task.content["source"])

@@ -10,7 +10,8 @@ tasks) is shared inside the source's own module.
     plan           content -> view -> WebAction    the scripted oracle; from what is seen alone
     close          the episode is over
 
-A source may also have `make_variant(options, content, relation, rng)`: a task made from another one.
+A source may also have `make_variant(options, content, relation, rng)`, a task made from another one, and
+`read_instruction(options, content, instruction)`, the task that free words stand for.
 """
 
 from __future__ import annotations

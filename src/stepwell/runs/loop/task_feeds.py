@@ -17,6 +17,7 @@ from stepwell.core import ConfigError, Task, TaskRelation
 from stepwell.core.user_objects import find_object
 from stepwell.curriculum import (
     FixedFeed,
+    InstructionEvolver,
     PhasedFeed,
     PhaseFiles,
     PhaseResults,
@@ -30,6 +31,7 @@ from stepwell.envs.registry import find_env_type, read_options
 from stepwell.pool import Channel, Filter, TrajectorySummary
 from stepwell.pool.results import KEEP_TAG
 from stepwell.runs.build.components import Components
+from stepwell.runs.loop.task_endpoint import TaskEndpoint
 from stepwell.runs.loop.task_screen import OracleScreen
 
 FOLDER = "tasks"
@@ -67,7 +69,7 @@ def build_feed(
     return PhasedFeed(
         tasks,
         PhaseFiles(folder / FOLDER),
-        find_generator(name, config),
+        find_generator(name, components),
         generator=name,
         tasks_per_update=train.tasks_per_update,
         updates_per_phase=updates,
@@ -75,7 +77,7 @@ def build_feed(
         held_out_share=config.env.held_out_share,
         read_results=read_results,
         note=note,
-        screen=OracleScreen(components) if name == "evolve" else None,
+        screen=OracleScreen(components) if name in ("evolve", "endpoint") else None,
         max_tries=curriculum.max_tries,
         tasks_per_phase=curriculum.tasks_per_phase,
     )
@@ -130,40 +132,59 @@ def find_group_size(config: RunConfig, recipe: Recipe) -> int:
 
 def choose_generator(config: RunConfig, recipe: Recipe) -> str:
     """The name of what makes the tasks of a phase."""
-    wanted, can_evolve = config.curriculum.generator, has_variants(config)
+    wanted, can_evolve = config.curriculum.generator, overrides(config, "make_variant")
     if wanted == "evolve" and not can_evolve:
         raise ConfigError(
             f"curriculum.generator: {config.env.name} does not say what variants of its tasks are; give it "
             "make_variant (docs/curriculum.md), or write a generator of your own"
         )
+    if wanted == "endpoint" and not overrides(config, "read_instruction"):
+        raise ConfigError(
+            f"curriculum.generator: {config.env.name} cannot make a task of an instruction; give it "
+            "read_instruction (docs/curriculum.md), or write a generator of your own"
+        )
     return wanted or ("evolve" if recipe.curriculum and can_evolve else "fresh")
 
 
-def has_variants(config: RunConfig) -> bool:
-    """Whether the environment of a run can make tasks from tasks."""
+def overrides(config: RunConfig, method: str) -> bool:
+    """Whether the environment of a run has its own version of a class method of `Env`."""
     if config.own_agent.tasks is not None:
         return False
     kind = find_env_type(config.env.name)
-    return issubclass(kind, Env) and kind.make_variant.__func__ is not Env.make_variant.__func__  # type: ignore[attr-defined]
+    if not issubclass(kind, Env):
+        return False
+    own, base = getattr(kind, method), getattr(Env, method)
+    return own.__func__ is not base.__func__
 
 
-def find_generator(name: str, config: RunConfig) -> TaskGenerator:
+def find_generator(name: str, components: Components) -> TaskGenerator:
     """A generator by its name in settings."""
     if name == "fresh":
         return take_fresh_tasks
-    if name == "evolve":
-        kind, options = find_env_type(config.env.name), read_options(config.env.name, config.env.options)
-        assert issubclass(kind, Env)
-        env_type: type[Env] = kind
-
-        def make_variant(task: Task, relation: TaskRelation, rng: random.Random) -> Task | None:
-            return env_type.make_variant(options, task, relation, rng)
-
-        return TaskEvolver(make_variant)
+    if name in ("evolve", "endpoint"):
+        return _build_evolver(name, components)
     found = find_object(name, f"curriculum.generator: {name}")
     if not callable(found):
         raise ConfigError(f"curriculum.generator: {name} is no function; write def make_tasks(request): ...")
     return found  # type: ignore[no-any-return]
+
+
+def _build_evolver(name: str, components: Components) -> TaskGenerator:
+    config = components.config
+    kind, options = find_env_type(config.env.name), read_options(config.env.name, config.env.options)
+    assert issubclass(kind, Env)
+    env_type: type[Env] = kind
+
+    def make_variant(task: Task, relation: TaskRelation, rng: random.Random) -> Task | None:
+        return env_type.make_variant(options, task, relation, rng)
+
+    def make_task(parent: Task, instruction: str) -> Task | None:
+        return env_type.read_instruction(options, parent, instruction)
+
+    if name == "evolve":
+        return TaskEvolver(make_variant)
+    endpoint, guide = config.curriculum.endpoint, components.envs.envs[0].description.guide
+    return InstructionEvolver(TaskEndpoint(endpoint), make_task, guide, endpoint.prompt)
 
 
 def find_update(group: str, config: RunConfig, group_size: int) -> int:

@@ -16,6 +16,7 @@ from stepwell.envs.web.driver import PageDriver
 from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sites.episode import SiteEpisode
 from stepwell.envs.web.sites.host import SiteHost
+from stepwell.envs.web.sites.instructions import read_site_instruction
 from stepwell.envs.web.sites.tasks import check_task, find_template, make_site_task, plan_task
 from stepwell.envs.web.sites.templates.template import TaskSplit
 from stepwell.envs.web.sites.variants import make_content_variant
@@ -62,7 +63,20 @@ class SitesSource:
         self, options: Any, content: Mapping[str, Any], relation: TaskRelation, rng: random.Random
     ) -> dict[str, JSON] | None:
         """A task of the same site, with another template or other parameters."""
-        return make_content_variant(content, relation, rng, getattr(options, "kinds", None) or ())
+        return make_content_variant(
+            content,
+            relation,
+            rng,
+            kinds=getattr(options, "kinds", None) or (),
+            templates=getattr(options, "templates", None) or (),
+        )
+
+    def read_instruction(
+        self, options: Any, content: Mapping[str, Any], instruction: str
+    ) -> dict[str, JSON] | None:
+        """The task of the same site that an instruction stands for, if a template words it so."""
+        allowed = getattr(options, "templates", None) or ()
+        return read_site_instruction(instruction, content, templates=allowed)
 
     def start(self, content: Mapping[str, Any]) -> TaskStart:
         """A fresh snapshot, with the person of the task logged in."""

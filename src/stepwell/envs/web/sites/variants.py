@@ -23,11 +23,20 @@ NUM_NEAREST = 8  # templates to choose among: those whose solutions are the near
 
 
 def make_content_variant(
-    content: Mapping[str, Any], relation: TaskRelation, rng: random.Random, kinds: Collection[str] = ()
+    content: Mapping[str, Any],
+    relation: TaskRelation,
+    rng: random.Random,
+    *,
+    kinds: Collection[str] = (),
+    templates: Collection[str] = (),
 ) -> dict[str, Any] | None:
-    """The content of a variant, of one of these kinds if given; None if there is none."""
+    """The content of a variant, of these kinds and templates if given; None if there is none."""
     parent = TEMPLATES[content["template"]]
-    targets = _list_templates(parent, relation, kinds)
+    targets = [
+        each
+        for each in _list_templates(parent, relation)
+        if (not kinds or each.kind in kinds) and (not templates or each.name in templates)
+    ][:NUM_NEAREST]
     if not targets:
         return None
     drawn = []
@@ -38,10 +47,8 @@ def make_content_variant(
     return max(drawn, key=lambda made: _count_shared(made, content), default=None)
 
 
-def _list_templates(
-    parent: TaskTemplate, relation: TaskRelation, kinds: Collection[str]
-) -> list[TaskTemplate]:
-    """Training templates of the site that fit the relation, the nearest in length."""
+def _list_templates(parent: TaskTemplate, relation: TaskRelation) -> list[TaskTemplate]:
+    """Training templates of the site that fit the relation, the nearest in length first."""
     if relation is TaskRelation.SIBLING:
         return [parent] if parent.sample or parent.pools else []
     length, is_easier = len(parent.plan), relation is TaskRelation.EASIER
@@ -50,7 +57,6 @@ def _list_templates(
         for template in TEMPLATES.values()
         if template.site == parent.site
         and not template.held_out
-        and (not kinds or template.kind in kinds)
         and (len(template.plan) < length if is_easier else len(template.plan) > length)
     ]
     own = list_braces(parent.intent)
@@ -61,7 +67,7 @@ def _list_templates(
             each.name,
         )
     )
-    return fitting[:NUM_NEAREST]
+    return fitting
 
 
 def _count_shared(made: Mapping[str, Any], content: Mapping[str, Any]) -> int:

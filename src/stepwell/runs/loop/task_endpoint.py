@@ -1,0 +1,73 @@
+"""Asks the model that writes tasks: prompts in, texts out, several at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from stepwell.config.curriculum import TaskEndpointConfig
+from stepwell.core import ConfigError, InfraError
+from stepwell.curriculum.instruction_prompts import Messages
+from stepwell.rewards.chat_client import ChatClient, ChatRefusedError, ChatReply, NoAnswerError
+
+
+@dataclass(slots=True)
+class TaskCallCounts:
+    """Calls and tokens so far."""
+
+    num_calls: int = 0
+    num_retries: int = 0
+    num_unreadable: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class TaskEndpoint:
+    """A model that writes tasks. A model that stays silent stops the run: no phase is made without it."""
+
+    def __init__(self, config: TaskEndpointConfig) -> None:
+        self.config, self.counts = config, TaskCallCounts()
+
+    def __call__(self, prompts: Sequence[Messages]) -> list[str | None]:
+        """The replies, in order; None for a reply without text."""
+        if not prompts:
+            return []
+        with ThreadPoolExecutor(1) as thread:  # a caller may be inside an event loop, such as a notebook's
+            return thread.submit(asyncio.run, self._ask_all(prompts)).result()
+
+    async def _ask_all(self, prompts: Sequence[Messages]) -> list[str | None]:
+        async with ChatClient(self.config, self.counts) as client:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._ask_one(client, messages)) for messages in prompts]
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from errors  # the first failure stopped the others
+        return [task.result() for task in tasks]
+
+    async def _ask_one(self, client: ChatClient, messages: Messages) -> str | None:
+        config = self.config
+        is_question = "<answer>" in messages[0]["content"]
+        body = {
+            "model": config.model,
+            "messages": messages,
+            "temperature": 0 if is_question else config.temperature,
+            "max_tokens": config.max_tokens,
+        }
+        try:
+            return await client.complete(body, _read_text)
+        except NoAnswerError as failure:
+            raise InfraError(
+                f"the model that writes tasks at {config.url} gave no answer: {failure}; check that it is "
+                "running, or raise curriculum.endpoint.max_retries, then --resume"
+            ) from failure
+        except ChatRefusedError as refusal:
+            raise ConfigError(
+                f"the model that writes tasks at {config.url} {refusal}; check curriculum.endpoint (url, "
+                f"model) and the key in ${config.key_variable}"
+            ) from refusal
+
+
+def _read_text(reply: ChatReply) -> str | None:
+    return reply.text
