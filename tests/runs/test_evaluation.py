@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from tests.runs.small import small_components, small_config
 
 from stepwell.core import EnvError, ModelError, Split, Status, Task, Trajectory
+from stepwell.core.statistics import wilson_interval
 from stepwell.runs.evaluation.evaluate import (
     evaluate,
     evaluate_run,
     find_checkpoint,
 )
-from stepwell.runs.evaluation.result import EvalResult, wilson_interval
+from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.run import train
 
 ENVS = "tests.runs.broken_envs"

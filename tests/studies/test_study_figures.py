@@ -74,6 +74,9 @@ def test_outputs_hold_the_figures_and_need_nothing_else(tmp_path: Path) -> None:
     assert "| better | 3 | 0.100 ± 0.000 | 0.800 ± 0.100 | best | 0.867 ± 0.058 |" in table
     assert "| good | 3 | 0.100 ± 0.000 | 0.700 ± 0.100 | ≈ best |" in table
     assert "| broken | 0 of 3 | – |" in table
+    # seeds 0.7, 0.6, 0.8 against 0.3 each: error 0.1 / √3, times 4.303 of Student's t with two degrees
+    assert "* good against base: +0.400 (+0.152 to +0.648)" in table
+    assert "* broken against" not in table
     assert "over 3 seeds" in table and "9 of 12 runs" in table
     assert "* lake-broken-seed1 failed: DivergenceError: <nan>" in table
     saved = json.loads((tmp_path / "results.json").read_text())

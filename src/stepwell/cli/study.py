@@ -120,6 +120,9 @@ def _report_session(session: StudySession) -> int:
     if session.failed:
         names = ", ".join(session.failed)
         print(f"{len(session.failed)} of {session.num_runs} runs failed: {names}", file=sys.stderr)
+    if session.differences:
+        print("differences in held-out success, pair by pair (95 % interval):")
+        print("\n".join(f"  {line}" for line in session.differences))
     print(
         f"{session.num_done} of {session.num_runs} runs done  "
         f"table {session.folder / 'table.md'}  page {session.folder / 'study.html'}"

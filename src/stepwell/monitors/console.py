@@ -30,6 +30,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 GROUPS = ("simulators", "generators", "trainers")
 _UPDATE_TIMES = ("time/rollout_s", "time/update_s", "time/publish_s")
 FAILURES = "agent_failures/"
+_LINE_NAMES = {"tokens_per_s": "tokens/s", "clip_share": "clipped"}
 SHARES = frozenset({"success", "low", "high", "clip_share", "format_share", "explained_variance"})
 
 
@@ -208,9 +209,9 @@ def format_entry(entry: LogEntry, progress: Progress) -> str:
         words += [f"agent failed {failed}"] if (failed := describe_failures(values)) else []
         return "  ".join(words)
     words.append(progress.title)
-    for name in ("success", "reward", "loss", "entropy", "kl", "tokens_per_s"):
+    for name in ("success", "reward", "loss", "entropy", "kl", "clip_share", "tokens_per_s"):
         if name in values:
-            words.append(f"{name.replace('tokens_per_s', 'tokens/s')} {_format_value(name, values[name])}")
+            words.append(f"{_LINE_NAMES.get(name, name)} {_format_value(name, values[name])}")
     if "outcome/agreement" in values:
         words.append(f"judge right {values['outcome/agreement']:.2f}")
     words += [f"agent failed {failed}"] if (failed := describe_failures(values)) else []

@@ -1,6 +1,7 @@
 """What a run of a study shows besides success: how its agent worked, and what it cost.
 
-    eval_episodes.jsonl ─► use      means per episode at the end: turns, tokens, score, calls/TOOL, …
+    eval_episodes.jsonl ─► by_task  success on each held-out task, in the order of their ids
+                        └► use      means per episode at the end: turns, tokens, score, calls/TOOL, …
                         └► golden   success and extra turns by the length of the shortest plan
     metrics.jsonl ───────► tracks   training reward, critic loss and explained variance over updates
                         └► times    seconds of an update: rollout, actor, critic
@@ -43,12 +44,21 @@ def measure_run(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
         episodes = []
     updates = [entry for entry in entries if entry.kind == "update"]
     return {
+        "by_task": list_success_by_task(episodes),
         "use": summarize_use(episodes),
         "golden": summarize_golden(episodes),
         "tracks": read_tracks(updates),
         "times": measure_times(updates),
         "elsewhere": _read_elsewhere(folder),
     }
+
+
+def list_success_by_task(episodes: Sequence[EvalEpisode]) -> list[float]:
+    """The share of solved attempts on each task, by the order of task ids: equal in all runs of a study."""
+    found: dict[str, list[bool]] = {}
+    for episode in episodes:
+        found.setdefault(episode.task, []).append(episode.success)
+    return [round(statistics.fmean(found[task]), 4) for task in sorted(found)]
 
 
 def summarize_use(episodes: Sequence[EvalEpisode]) -> dict[str, float]:

@@ -21,11 +21,13 @@ from stepwell.monitors.charts import Bar, Series, draw_bar_chart, draw_line_char
 from stepwell.monitors.console import format_duration
 from stepwell.monitors.files import atomic_write
 from stepwell.monitors.svg import make_element, make_svg, make_text
+from stepwell.studies.differences import describe_rows
 from stepwell.studies.results import Figure, Results, Row, mark_best, mean_curve
 from stepwell.studies.tables import make_tables
 
 PER_PANEL = 6
 GREY = 5
+DIFFERENCES = "Differences in success after training, pair by pair over seeds and tasks (95 % interval):"
 STANDINGS = {"best": "best", "close": "≈ best", "": ""}
 _WIDTH, _PANEL, _TITLE = 860, 320, 26
 
@@ -54,6 +56,8 @@ def write_table(results: Results) -> str:
             parts += [f"### {title}", ""] if title else []
             parts += [*_format_markdown(head, [_format_row(row, head) for row in chosen]), ""]
         parts += [f"![curves](curves-{env}.svg)", ""]
+        if told := describe_rows(rows):
+            parts += [DIFFERENCES, "", *(f"* {line}" for line in told), ""]
         for further in make_tables(results, env):
             parts += [
                 f"### {further.title}",
@@ -111,6 +115,7 @@ def render_page(results: Results) -> str:
         {
             "name": env,
             "area": _explain_area(results, env),
+            "differences": [DIFFERENCES, *told] if (told := describe_rows(rows)) else [],
             "tables": [
                 (title, head, [(row, _format_row(row, head)) for row in chosen])
                 for title, head, chosen in _select_tables(rows)

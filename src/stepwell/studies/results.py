@@ -12,6 +12,8 @@ Terms
 * `spread` is the standard deviation over seeds (of a sample: n - 1); one seed has none.
 * A variant is `close` to the best of its environment if the two intervals mean ± spread overlap: so few
   seeds do not tell them apart. Without a spread nothing is called close.
+* `difference` is that of success to the variant beside it, pair by pair over the seeds that both have
+  finished (`differences.py`).
 
 Only finished runs count in a row; a row says how many there are.
 """
@@ -30,6 +32,7 @@ import numpy as np
 
 from stepwell.config.study import PlannedRun, StudyConfig
 from stepwell.core.errors import ConfigError, EncodingError
+from stepwell.core.statistics import PairedDifference, compare_pairs
 from stepwell.monitors import jsonl
 from stepwell.monitors.summary import Summary
 from stepwell.studies.measures import Track, measure_run
@@ -57,6 +60,7 @@ class RunResult:
     wall_s: float = 0.0
     updates_per_min: float | None = None
     curve: list[tuple[int, float]] = field(default_factory=list)
+    by_task: list[float] = field(default_factory=list)
     use: dict[str, float] = field(default_factory=dict)
     golden: list[dict[str, Any]] = field(default_factory=list)
     tracks: dict[str, Track] = field(default_factory=dict)
@@ -115,6 +119,7 @@ class Row:
     elsewhere: dict[str, Figure] = field(default_factory=dict)
     standing: str = ""
     budget_share: float | None = None
+    difference: PairedDifference | None = None
 
 
 @dataclass(slots=True)
@@ -333,11 +338,31 @@ def _make_rows(study: StudyConfig, env: str, results: Sequence[RunResult], budge
             beside=variant.beside or study.first,
             elsewhere=_mean_elsewhere(done),
         )
+        if row.beside != row.variant:
+            beside = [result for result in results if result.variant == row.beside]
+            row.difference = compare_variants(mine, beside)
         if budget is not None and row.env_steps is not None and any(result.updates for result in done):
             row.budget_share = row.env_steps.low / budget
         rows.append(row)
     rows = [*mark_best([row for row in rows if not row.table]), *(row for row in rows if row.table)]
     return sorted(rows, key=lambda row: (not row.is_baseline, -row.after.mean if row.after else math.inf))
+
+
+def compare_variants(ours: Sequence[RunResult], theirs: Sequence[RunResult]) -> PairedDifference | None:
+    """The difference of two variants over the seeds that both have finished; None without any."""
+    beside = {run.seed: run for run in theirs if run.is_done and run.success_after is not None}
+    pairs = [
+        (run, beside[run.seed])
+        for run in ours
+        if run.is_done and run.success_after is not None and run.seed in beside
+    ]
+    if not pairs:
+        return None
+    lengths = {len(run.by_task) for pair in pairs for run in pair}
+    if len(lengths) == 1 and lengths != {0}:
+        return compare_pairs([one.by_task for one, _ in pairs], [other.by_task for _, other in pairs])
+    means = [[[run.success_after or 0.0] for run in side] for side in zip(*pairs, strict=True)]
+    return compare_pairs(means[0], means[1])
 
 
 def _mean_elsewhere(done: Sequence[RunResult]) -> dict[str, Figure]:

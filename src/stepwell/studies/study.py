@@ -35,6 +35,7 @@ from stepwell.config.study import PlannedRun, StudyConfig, load_study, plan_runs
 from stepwell.core.errors import ConfigError, InfraError, StepwellError
 from stepwell.monitors.summary import describe_success, read_summary
 from stepwell.runs.interrupts import count_signals
+from stepwell.studies.differences import describe_differences, describe_power
 from stepwell.studies.folder import adopt_folder, known_runs, lock_folder, read_sessions
 from stepwell.studies.pages import write_pages
 from stepwell.studies.processes import EndedRun, WorkerPool
@@ -56,6 +57,7 @@ class StudySession:
     num_done: int
     num_runs: int
     failed: list[str]
+    differences: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -118,9 +120,9 @@ def join_study(
     write_pages(folder, results)
     failed = [run.name for run in results.runs if run.status == "failed"]
     num_runs = len(results.runs)
-    return StudySession(
-        folder, "complete" if results.num_done == num_runs else "failed", results.num_done, num_runs, failed
-    )
+    ending = "complete" if results.num_done == num_runs else "failed"
+    told = describe_differences(results)
+    return StudySession(folder, ending, results.num_done, num_runs, failed, told)
 
 
 def _run_session(
@@ -132,6 +134,8 @@ def _run_session(
     progress = StudyProgress(total, done, console)
     say = f"{plan.study.name}: {total} runs, {done} done before, {pool.size} side by side, in {plan.folder}"
     progress.say(say)
+    for sentence in describe_power(plan.runs):
+        progress.say(sentence)
     try:
         is_over = _run_queue(plan, pool, progress, began, limit_s)
     finally:
@@ -141,8 +145,9 @@ def _run_session(
     num_done = sum(read_status(_find_folder(run)) in DONE for run in plan.chosen)
     ending = is_over or ("complete" if num_done == total else "failed")
     plan.sessions[-1] |= {"wall_s": round(time.monotonic() - began, 1), "ending": ending}
-    write_pages(plan.folder, plan.results())
-    return StudySession(plan.folder, ending, num_done, total, failed)
+    results = plan.results()
+    write_pages(plan.folder, results)
+    return StudySession(plan.folder, ending, num_done, total, failed, describe_differences(results))
 
 
 def _run_queue(

@@ -19,6 +19,7 @@ from rich.console import Console
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Split
+from stepwell.core.statistics import wilson_interval
 from stepwell.envs.baselines import find_blind_plan, measure_random_play
 from stepwell.envs.tasks import draw_tasks
 from stepwell.monitors.console import format_duration
@@ -28,7 +29,6 @@ from stepwell.runs.build.components import HELD_OUT_SEED
 from stepwell.runs.demo.imitation import ImitationBeside
 from stepwell.runs.demo.pace import measure_pace
 from stepwell.runs.evaluation.evaluate import evaluate_run
-from stepwell.runs.evaluation.result import wilson_interval
 from stepwell.runs.run import new_folder, raise_if_interrupted, train
 from stepwell.runs.run_lock import hold_run_folder
 from stepwell.training import list_checkpoints

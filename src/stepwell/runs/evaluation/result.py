@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import Step, Trajectory
+from stepwell.core.statistics import count_independent, wilson_interval
 from stepwell.rollout.usage import measure_reply_length, measure_tool_use
 from stepwell.runs.loop.agent_failures import count_failures
-
-_Z = 1.959964
 
 
 @dataclass(eq=False)
@@ -47,17 +46,8 @@ class EvalResult:
     @property
     def interval(self) -> tuple[float, float]:
         """95 %, over tasks."""
-        count = self._num_independent()
+        count = count_independent(self.outcomes)
         return wilson_interval(self.success * count, count)
-
-    def _num_independent(self) -> float:
-        """The number of independent attempts with the same uncertainty."""
-        num_tasks, share = self.num_tasks, self.success
-        if self.samples_per_task == 1 or num_tasks == 1 or share in (0.0, 1.0):
-            return num_tasks
-        variance = float(self.outcomes.mean(axis=1).var(ddof=1)) / num_tasks
-        most = num_tasks * self.samples_per_task
-        return most if variance == 0 else min(max(share * (1 - share) / variance, num_tasks), most)
 
     def pass_at(self, k: int) -> float:
         """Chance that one of k attempts succeeds."""
@@ -90,20 +80,6 @@ def format_share(steps: Sequence[Step]) -> dict[str, float]:
         return {}
     acting = [step for step in steps if not step.is_summary]
     return {"format_share": sum(bool(step.info.get("strict")) for step in acting) / max(len(acting), 1)}
-
-
-def wilson_interval(wins: float, count: float) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share.
-
-    >>> [round(x, 3) for x in wilson_interval(8, 10)]
-    [0.49, 0.943]
-    """
-    if count == 0:
-        return 0.0, 1.0
-    share, z2 = wins / count, _Z * _Z
-    centre = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = _Z / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count * count))
-    return (0.0 if wins == 0 else centre - half), (1.0 if wins == count else centre + half)
 
 
 @dataclass(eq=False, repr=False)

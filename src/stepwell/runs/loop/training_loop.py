@@ -203,6 +203,11 @@ class TrainingLoop:
 
     def _report_differences(self) -> None:
         """Note where the run does something else than its settings seem to promise."""
+        if self._has_constant_ratios:
+            self.monitor.note(
+                "every ratio is 1: one minibatch and one pass over fresh episodes (train.minibatches, "
+                "train.update_epochs). Nothing is clipped, and ratios by token, step and trajectory coincide"
+            )
         for asked, found, name in (
             (self.config.train.num_tasks, len(self._tasks), "train.num_tasks"),
             (self.config.eval.num_tasks, len(self._held_out), "eval.num_tasks"),
@@ -211,6 +216,15 @@ class TrainingLoop:
                 self.monitor.note(
                     f"{name} is {asked}, but this environment has {found}; all of them are used"
                 )
+
+    @property
+    def _has_constant_ratios(self) -> bool:
+        """Whether the policy that learns is always the one that sampled, though the loss looks at ratios."""
+        train, config = self.config.train, self.config
+        has_ratios = "behavior" in self.components.recipe.loss_traits.needs
+        is_on_policy = config.offline.pool is None and config.workers.mode in ("off", "sync")
+        is_one_step = train.minibatches * train.update_epochs == 1
+        return has_ratios and is_one_step and is_on_policy and self._replay is None
 
     # --- its steps ------------------------------------------------------------------------
 
