@@ -323,6 +323,7 @@ def main() -> None:
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],  # other work on the machine makes all absolute figures too low
     }
     if args.part in (None, "chromium"):
         port, turns, rounds = start_server(), 2 if small else 6, 2 if small else 4

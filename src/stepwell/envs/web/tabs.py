@@ -21,7 +21,7 @@ from stepwell.envs.web.recent import RecentTable
 from stepwell.envs.web.simplify import SimplePage, simplify_page
 from stepwell.envs.web.snapshot import Node, Snapshot, copy_tree, make_node, prepare_controls, read_html
 
-MAX_SHARED, MAX_SHARED_CHARS = 1024, 60_000
+MAX_SHARED, MAX_SHARED_CHARS = 2048, 60_000
 
 
 @dataclass(slots=True, eq=False)
