@@ -43,6 +43,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
         "docs/curriculum.md",
         "docs/engine.md",
         "docs/gateway.md",
+        "docs/judging.md",
         "docs/maths.md",
         "docs/models.md",
         "docs/packing.md",
