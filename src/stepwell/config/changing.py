@@ -49,6 +49,7 @@ RULES: Mapping[str, Rule] = {
     "train.schedule": Rule(True, "the learning rate follows from the number of the update"),
     "train.warmup_updates": Rule(True, "the learning rate follows from the number of the update"),
     "train.final_learning_rate": Rule(True, "the learning rate follows from the number of the update"),
+    "train.guard": Rule(True, "concerns later updates and evaluations only"),
     "train.max_grad_norm": Rule(True, "is read in every update"),
     "train.token_budget": Rule(True, "the gradient is the same for every budget, up to rounding"),
     "train.micro_batch": Rule(True, "the gradient is the same for every size, up to rounding"),

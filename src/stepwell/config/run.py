@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from stepwell.config.base import ObjectName, OptionalObjectName, Settings
 from stepwell.config.curriculum import CurriculumConfig
 from stepwell.config.engine import EngineConfig
+from stepwell.config.guard import GuardConfig
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.outcome import OutcomeConfig
 from stepwell.config.policy import PolicyConfig
@@ -347,6 +348,7 @@ class TrainConfig(Settings):
     )
     warmup_updates: int = Field(0, ge=0, description="updates over which the learning rate rises from 0")
     final_learning_rate: float = Field(0.1, ge=0, le=1, description="end of the schedule, as a share")
+    guard: GuardConfig = Field(default_factory=GuardConfig)
     max_grad_norm: float = Field(1e4, gt=0, description="above it the update counts as exploding")
     max_env_steps: int | None = Field(
         None, ge=1, description="end training after so many actions in the environment"

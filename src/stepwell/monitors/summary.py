@@ -73,6 +73,9 @@ def describe_success(summary: Summary) -> str:
     is_changed = summary.before is not None and bool(summary.before.note)
     if before is not None and after is not None:
         told = " (before: with other eval settings)" if is_changed else ""
+        best = summary.best
+        if best is not None and best.success > after:
+            told += f", best {best.success:.2f} at {best.name}"
         return f"held-out success {before:.2f} -> {after:.2f}{told}"
     if after is not None:
         return f"held-out success {after:.2f} (not measured before training)"

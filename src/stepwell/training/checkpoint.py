@@ -143,10 +143,14 @@ def require_whole(path: Path) -> None:
         raise EncodingError(f"{path} cannot be used: {problem}. Choose another checkpoint")
 
 
-def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` numbered checkpoints; the best one is not numbered."""
+def prune_checkpoints(folder: Path, keep: int, protected: int | None = None) -> None:
+    """Delete all but the newest `keep` numbered checkpoints, and that of the update `protected`.
+
+    The best one is not numbered.
+    """
     for path in list_checkpoints(folder)[:-keep]:
-        _delete_checkpoint(path)
+        if _read_number(path) != protected:
+            _delete_checkpoint(path)
 
 
 def sweep_leftovers(folder: Path, after: int | None = None) -> None:

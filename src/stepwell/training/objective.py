@@ -31,6 +31,7 @@ from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import load_function
 from stepwell.algos.kl import estimate_kl, kl_loss, kl_reward
 from stepwell.algos.losses import entropy_bonus
+from stepwell.algos.losses.ppo import LOG_RATIO_LIMIT
 from stepwell.algos.losses.reduction import Aggregate
 from stepwell.algos.recipes import Recipe
 from stepwell.core import LogprobGaps
@@ -69,6 +70,7 @@ class Objective:
         assert outputs.logprobs is not None
         metrics = {} if self._has_run else self._first_pass(outputs)
         self._has_run = True
+        metrics |= self._measure_change(outputs.logprobs.detach())
         timeline = self._timeline
         assert timeline is not None
         loss, policy_metrics = self._policy_loss(outputs.logprobs, timeline)
@@ -79,6 +81,15 @@ class Objective:
             loss = loss if extra is None else loss + extra
         metrics["loss"] = loss.detach()
         return loss, metrics
+
+    def _measure_change(self, logprobs: Tensor) -> Metrics:
+        """`update_kl`: how far the policy is from the one that sampled (or began the update), per token."""
+        behavior = self.minibatch.behavior_logprobs
+        start = behavior if self.proximal is None else self.proximal
+        if start is None:
+            return {}
+        change = (logprobs - start.to(logprobs.dtype)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        return {"update_kl": (torch.expm1(change) - change).mean()}
 
     def _policy_loss(self, logprobs: Tensor, timeline: Timeline) -> tuple[Tensor, Metrics]:
         mask, credit = self._loss_mask, self._credit

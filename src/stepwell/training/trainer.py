@@ -86,6 +86,8 @@ class Trainer:
         self.devices, self.rank_timeout_s = tuple(devices), rank_timeout_s
         self.num_done = 0
         self._replay_teaches_critic = True
+        self.rate_factor = 1.0
+        """Factor of all learning rates besides the schedule; a rolled back run lowers it."""
         self._ranks: Ranks | None = None
         self._shared: dict[TrajectoryMinibatch, SharedBatch] = {}
         self.optimizer = Optimizer(
@@ -158,6 +160,7 @@ class Trainer:
             warmup=self.config.warmup_updates,
             final=self.config.final_learning_rate,
         )
+        share *= self.rate_factor
         self.optimizer.set_rate(share)
         place = f"update {self.num_done + 1}"
         with nan_as_divergence_error(place, _ADVICE), oom_as_config_error(place, minibatches):
@@ -166,27 +169,35 @@ class Trainer:
             start = self._compute_credit(objectives) if len(objectives) > 1 else {}
             steps = [step for minibatch in minibatches for step in minibatch.steps]
             with time_critic(self.policy.critic, self.policy.device) as clock:
-                for _ in range(self.config.update_epochs):
-                    for objective in objectives:
-                        seen.append(
-                            self._take_step(objective, steps, is_first=not seen, check_parity=check_parity)
-                        )
+                planned = objectives * self.config.update_epochs
+                for objective in planned:
+                    seen.append(
+                        self._take_step(objective, steps, is_first=not seen, check_parity=check_parity)
+                    )
+                    if _was_left_out(seen[-1]):
+                        break
         self._require_finite()
         self.num_done += 1
         metrics = _average_metrics([*seen, start]) | clock.read_metrics()
+        if self.config.guard.max_kl is not None:
+            num_taken = sum(not _was_left_out(each) for each in seen)
+            metrics["guard/left_out"] = float(len(planned) - num_taken)
+            metrics["guard/last_kl"] = float(seen[-1].get("update_kl", 0.0))
         metrics["learning_rate"] = share * self.config.optimizer.learning_rate
         metrics["packed_tokens"] = float(sum(m.packed.num_tokens for m in minibatches))
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Optimizer and counter; the policy holds the weights."""
-        return {"num_done": self.num_done, "optimizer": self.optimizer.state_dict()}
+        state = {"num_done": self.num_done, "optimizer": self.optimizer.state_dict()}
+        return state if self.rate_factor == 1.0 else state | {"rate_factor": self.rate_factor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.close()
         self.optimizer.load_state_dict(state["optimizer"])
         self.num_done = int(state["num_done"])
+        self.rate_factor = float(state.get("rate_factor", 1.0))
 
     def _build_minibatches(
         self, trajectories: Sequence[Trajectory], trained_steps: Mapping[str, Sequence[bool]]
@@ -282,6 +293,10 @@ class Trainer:
             metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
         elif check_parity is not None and objective.gaps is not None:
             check_parity(objective.gaps, partial(measure_errors, self.policy, steps, objective.version))
+        limit = self.config.guard.max_kl
+        if not is_first and limit is not None and float(metrics.get("update_kl", 0.0)) > limit:
+            self.optimizer.zero_grad()
+            return metrics  # without a norm: no step was taken
         if objective.instruction_targets is not None:
             metrics |= teach_instructions(
                 self.policy,
@@ -318,6 +333,11 @@ class Trainer:
 
     def _divergence_error(self, what: str) -> DivergenceError:
         return DivergenceError(f"update {self.num_done + 1}: {what}. {_ADVICE}")
+
+
+def _was_left_out(metrics: dict[str, Tensor]) -> bool:
+    """Whether these are the metrics of a pass after which no optimizer step was taken."""
+    return "grad_norm" not in metrics
 
 
 def _average_metrics(seen: list[dict[str, Tensor]]) -> dict[str, float]:

@@ -33,6 +33,8 @@ class LoopState:
     evaluated_at: int | None = None  # the update of `last`
     best_update: int | None = None
     best_values: dict[str, float] | None = None
+    good_update: int | None = None  # the last evaluation that was no fall (`success_guard.py`)
+    num_rollbacks: int = 0
 
     @classmethod
     def of(cls, saved: Checkpoint) -> LoopState:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stepwell.config.run import RunConfig
 from stepwell.core import AgentError, LogprobGaps, ParityError, Split, Task, Trajectory
 from stepwell.core.logprob_gaps import MeasureErrors
+from stepwell.core.statistics import count_independent
 from stepwell.curriculum import ReplayBuffer, TaskFeed
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
@@ -54,6 +55,7 @@ from stepwell.runs.loop.references import load_reference, remove_references, sav
 from stepwell.runs.loop.replay import build_replay
 from stepwell.runs.loop.rollout_metrics import count_tokens, measure_rollout
 from stepwell.runs.loop.sources import Batch, PlayedSource, Source, StoredSource
+from stepwell.runs.loop.success_guard import describe_fall, measure_fall, roll_back
 from stepwell.runs.loop.task_feeds import build_feed, find_phase_length, protect_phase
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
@@ -175,8 +177,9 @@ class TrainingLoop:
         """Evaluate and save a checkpoint where they are due. True: the run is over."""
         update, is_first = self.state.update, self.state.update == 0
         is_last = self._reaches_limit()
-        if not is_first and (is_last or _is_due(self.config.eval.every, update)):
-            self._evaluate()
+        has_news = not is_first and (is_last or _is_due(self.config.eval.every, update))
+        if has_news and self._evaluate() is not None:
+            self._guard_success(is_last=is_last)
         is_early = not is_last and self.state.stops_early(self.config.eval)
         if is_early:
             self.ending = "stopped_early"
@@ -185,9 +188,33 @@ class TrainingLoop:
         is_over = is_last or is_early or self._is_stopping
         if is_over or update == self._find_phase_end(update):
             report_phase(self.components, self.folder, self._run_name, update, self.monitor.note)
-        if is_first or is_over or self._is_checkpoint_due(update):
+        if is_first and self.state.is_evaluated:
+            self.state.good_update = update
+        if is_first or is_over or self._is_checkpoint_due(update) or (has_news and self._may_roll_back):
             self._save_checkpoint()
         return is_over
+
+    @property
+    def _may_roll_back(self) -> bool:
+        return self.config.train.guard.on_fall == "roll_back"
+
+    def _guard_success(self, *, is_last: bool) -> None:
+        """Tell a fall of held-out success that chance does not explain, and roll back if settings say so."""
+        guard, state = self.config.train.guard, self.state
+        errors = measure_fall(state, guard)
+        if errors is None:
+            state.good_update = state.update
+            return
+        told = f"update {state.update}: {describe_fall(state, errors)}"
+        if self._may_roll_back:
+            folder = self.folder / "checkpoints"
+            policy, trainer = self.components.policy, self.components.trainer
+            told += f"; {roll_back(folder, state, policy, trainer, guard.rate_after)}"
+        self.monitor.note(told)
+        if not state.is_evaluated:
+            self._publish()
+            if is_last:  # the final weights of a run have been evaluated
+                self._evaluate()
 
     def _is_checkpoint_due(self, update: int) -> bool:
         config = self.config.checkpoint
@@ -252,6 +279,13 @@ class TrainingLoop:
         judged = outcomes | self._judge_batch(batch.trajectories)
         metrics = judged | ({"judged": num_judged / len(batch.trajectories)} if num_judged else {})
         metrics |= self._learn_from(batch)
+        if self._may_roll_back:
+            metrics["guard/rollbacks"] = float(self.state.num_rollbacks)
+        if num_left_out := metrics.get("guard/left_out"):
+            self.monitor.note(
+                f"update {self.state.update + 1}: {num_left_out:.0f} optimizer steps left out: the policy is "
+                f"{metrics['guard/last_kl']:.3g} from the one that sampled (train.guard.max_kl)"
+            )
         learnt = time.perf_counter()
         self.state.count_update(batch.num_actions, len(batch.trajectories), is_fresh=self._source.is_fresh)
         self._publish()
@@ -429,7 +463,8 @@ class TrainingLoop:
         self._record("eval", values)
         self._watch_agent("held-out evaluation", result.trajectories, is_update=False)
         self.last_eval = result
-        if self.state.count_eval(values | {"num_tasks": float(result.num_tasks)}):
+        counts = {"num_tasks": float(result.num_tasks), "num_independent": count_independent(result.outcomes)}
+        if self.state.count_eval(values | counts):
             self._save_checkpoint(checkpoint.BEST)
         return result
 
@@ -460,7 +495,8 @@ class TrainingLoop:
                 self._replay.protect_members()
             self._source.acknowledge(self.state.update)
         checkpoint.save_checkpoint(folder, self.components.policy, trainer, loop, name)
-        checkpoint.prune_checkpoints(folder, self.config.checkpoint.keep)
+        protected = self.state.good_update if self._may_roll_back else None
+        checkpoint.prune_checkpoints(folder, self.config.checkpoint.keep, protected)
         oldest = min((int(path.name[-6:]) for path in checkpoint.list_checkpoints(folder)), default=0)
         remove_references(self.folder, self._find_reference(oldest))
         if name is None:
