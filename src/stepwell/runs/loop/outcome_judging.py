@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from stepwell.core import InfraError, Outcome, Status, Trajectory
 from stepwell.pool import Pool
 from stepwell.rewards.outcome_model.judges import OutcomeJudge
+from stepwell.runs.build.components import Components
+from stepwell.runs.build.outcome_judges import build_judge
 from stepwell.runs.loop.sources import Batch
 
 UNJUDGED_TAG = "unjudged"
@@ -115,3 +117,17 @@ def measure_agreement(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "outcome/false_no": sum(true and not said for said, true in pairs) / count,
         "outcome/checker_success": sum(true for _, true in pairs) / count,
     }
+
+
+def build_judging(components: Components, note: Callable[[str], None]) -> OutcomeJudging | None:
+    """Who judges episodes in the checker's place, if settings name somebody."""
+    outcome = components.config.outcome
+    if (judge := build_judge(outcome)) is None:
+        return None
+    return OutcomeJudging(
+        judge,
+        components.pool,
+        note,
+        from_update=outcome.from_update,
+        compares_siblings=components.recipe.needs_groups,
+    )

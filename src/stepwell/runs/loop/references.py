@@ -17,12 +17,22 @@ from safetensors.torch import load_file, save
 
 from stepwell.core import EncodingError
 from stepwell.monitors.files import atomic_write
+from stepwell.runs.loop.task_feeds import find_phase_length
 
 if TYPE_CHECKING:
     from stepwell.policies.causal_lm import CausalLMPolicy
     from stepwell.policies.vla import VLAPolicy
+    from stepwell.runs.build.components import Components
 
 REFERENCE = "reference.safetensors"
+
+
+def find_reference(components: Components, update: int) -> int:
+    """The first update with the reference of this update: the first of its phase, if phases have one."""
+    config = components.config
+    length = find_phase_length(config, components.recipe)
+    has_own = config.curriculum.reference == "phase" and components.policy.adapters is None
+    return 1 if length is None or not has_own or update == 0 else (update - 1) // length * length + 1
 
 
 def save_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path, first_update: int = 1) -> None:

@@ -51,6 +51,12 @@ def find_phase_length(config: RunConfig, recipe: Recipe) -> int | None:
     return max(1, -(-config.train.num_updates // count))
 
 
+def find_phase_end(config: RunConfig, recipe: Recipe, update: int) -> int | None:
+    """The last update of the phase of an update; None without phases."""
+    length = find_phase_length(config, recipe)
+    return None if length is None else -(-max(update, 1) // length) * length
+
+
 def build_feed(
     components: Components, tasks: Sequence[Task], folder: Path, run: str, note: Callable[[str], None]
 ) -> TaskFeed:

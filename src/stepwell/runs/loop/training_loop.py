@@ -41,22 +41,27 @@ from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
 from stepwell.rewards import JUDGED_PARTS, apply_outcomes
 from stepwell.runs.build.components import Components
-from stepwell.runs.build.outcome_judges import build_judge
 from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.evaluation.replays import save_run_replays
 from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.interrupts import handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
+from stepwell.runs.loop.differences import list_differences
 from stepwell.runs.loop.loop_state import LoopState
-from stepwell.runs.loop.outcome_judging import OutcomeJudging
+from stepwell.runs.loop.outcome_judging import OutcomeJudging, build_judging
 from stepwell.runs.loop.phase_reports import report_phase
-from stepwell.runs.loop.references import load_reference, remove_references, save_reference
+from stepwell.runs.loop.references import (
+    find_reference,
+    load_reference,
+    remove_references,
+    save_reference,
+)
 from stepwell.runs.loop.replay import build_replay
 from stepwell.runs.loop.rollout_metrics import count_tokens, measure_rollout
 from stepwell.runs.loop.sources import Batch, PlayedSource, Source, StoredSource
 from stepwell.runs.loop.success_guard import describe_fall, measure_fall, roll_back
-from stepwell.runs.loop.task_feeds import build_feed, find_phase_length, protect_phase
+from stepwell.runs.loop.task_feeds import build_feed, find_phase_end, protect_phase
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
 
@@ -126,8 +131,15 @@ class TrainingLoop:
         )
         self._source = self._make_source()
         self._replay = build_replay(self.components, self.folder, self._run_name, lambda: self.state.update)
-        self._judging = self._make_judging()
-        self._report_differences()
+        self._judging = build_judging(self.components, self.monitor.note)
+        for difference in list_differences(
+            self.config,
+            self.components.recipe,
+            num_tasks=len(self._tasks),
+            num_held_out=len(self._held_out),
+            has_replay=self._replay is not None,
+        ):
+            self.monitor.note(difference)
         with handle_first_stop(self._ask_to_stop):
             is_over = self._start_run() if resume is None else self._resume_from(resume)
             while not is_over:
@@ -164,7 +176,9 @@ class TrainingLoop:
             self._replay.resume_from(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
         self.components.trainer.freeze_reference()
-        load_reference(self.components.policy, self.folder, self._find_reference(self.state.update))
+        load_reference(
+            self.components.policy, self.folder, find_reference(self.components, self.state.update)
+        )
         self._publish()
         is_over = self._reaches_limit() or self.state.stops_early(self.config.eval)
         if is_over:
@@ -186,7 +200,7 @@ class TrainingLoop:
         elif self._is_stopping and not is_last:
             self.ending = "interrupted"
         is_over = is_last or is_early or self._is_stopping
-        if is_over or update == self._find_phase_end(update):
+        if is_over or update == find_phase_end(self.config, self.components.recipe, update):
             report_phase(self.components, self.folder, self._run_name, update, self.monitor.note)
         if is_first and self.state.is_evaluated:
             self.state.good_update = update
@@ -227,31 +241,6 @@ class TrainingLoop:
         if reached:
             self.monitor.note(reached)
         return reached is not None
-
-    def _report_differences(self) -> None:
-        """Note where the run does something else than its settings seem to promise."""
-        if self._has_constant_ratios:
-            self.monitor.note(
-                "every ratio is 1: one minibatch and one pass over fresh episodes (train.minibatches, "
-                "train.update_epochs). Nothing is clipped, and ratios by token, step and trajectory coincide"
-            )
-        for asked, found, name in (
-            (self.config.train.num_tasks, len(self._tasks), "train.num_tasks"),
-            (self.config.eval.num_tasks, len(self._held_out), "eval.num_tasks"),
-        ):
-            if 0 < found < asked:
-                self.monitor.note(
-                    f"{name} is {asked}, but this environment has {found}; all of them are used"
-                )
-
-    @property
-    def _has_constant_ratios(self) -> bool:
-        """Whether the policy that learns is always the one that sampled, though the loss looks at ratios."""
-        train, config = self.config.train, self.config
-        has_ratios = "behavior" in self.components.recipe.loss_traits.needs
-        is_on_policy = config.offline.pool is None and config.workers.mode in ("off", "sync")
-        is_one_step = train.minibatches * train.update_epochs == 1
-        return has_ratios and is_one_step and is_on_policy and self._replay is None
 
     # --- its steps ------------------------------------------------------------------------
 
@@ -301,21 +290,14 @@ class TrainingLoop:
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
         return True
 
-    def _find_phase_end(self, update: int) -> int | None:
-        """The last update of the phase of an update; None without phases."""
-        length = find_phase_length(self.config, self.components.recipe)
-        return None if length is None else -(-max(update, 1) // length) * length
-
-    def _find_reference(self, update: int) -> int:
-        """The first update with the reference of this update: the first of its phase, if phases have one."""
-        length = find_phase_length(self.config, self.components.recipe)
-        has_own = self.config.curriculum.reference == "phase" and self.components.policy.adapters is None
-        return 1 if length is None or not has_own or update == 0 else (update - 1) // length * length + 1
-
     def _renew_reference(self) -> None:
         """At the start of a phase, the policy becomes the reference."""
         update = self.state.update + 1
-        if update > 1 and self._find_reference(update) == update and self.components.recipe.needs_reference:
+        if (
+            update > 1
+            and find_reference(self.components, update) == update
+            and self.components.recipe.needs_reference
+        ):
             self.components.trainer.freeze_reference()
             save_reference(self.components.policy, self.folder, update)
 
@@ -408,19 +390,6 @@ class TrainingLoop:
             return source
         return PlayedSource(self.config, self.components, self._run_name, self._feed)
 
-    def _make_judging(self) -> OutcomeJudging | None:
-        """Who judges episodes in the checker's place, if settings name somebody."""
-        outcome, components = self.config.outcome, self.components
-        if (judge := build_judge(outcome)) is None:
-            return None
-        return OutcomeJudging(
-            judge,
-            components.pool,
-            self.monitor.note,
-            from_update=outcome.from_update,
-            compares_siblings=components.recipe.needs_groups,
-        )
-
     def _publish(self) -> None:
         """Send the weights to the engine or the generators, which must report their fingerprint."""
         published = self.runner.publish(self.state.update, self.components.policy.model_weights)
@@ -498,7 +467,7 @@ class TrainingLoop:
         protected = self.state.good_update if self._may_roll_back else None
         checkpoint.prune_checkpoints(folder, self.config.checkpoint.keep, protected)
         oldest = min((int(path.name[-6:]) for path in checkpoint.list_checkpoints(folder)), default=0)
-        remove_references(self.folder, self._find_reference(oldest))
+        remove_references(self.folder, find_reference(self.components, oldest))
         if name is None:
             self._saved_at = time.perf_counter()
 

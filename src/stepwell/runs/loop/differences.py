@@ -1,0 +1,34 @@
+"""Where a run does something else than its settings seem to promise, said at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stepwell.algos.recipes import Recipe
+from stepwell.config.run import RunConfig
+
+CONSTANT_RATIOS = (
+    "every ratio is 1: one minibatch and one pass over fresh episodes (train.minibatches, "
+    "train.update_epochs). Nothing is clipped, and ratios by token, step and trajectory coincide"
+)
+
+
+def list_differences(
+    config: RunConfig, recipe: Recipe, *, num_tasks: int, num_held_out: int, has_replay: bool
+) -> Iterator[str]:
+    """Sentences for the console."""
+    if not has_replay and _has_constant_ratios(config, recipe):
+        yield CONSTANT_RATIOS
+    for asked, found, name in (
+        (config.train.num_tasks, num_tasks, "train.num_tasks"),
+        (config.eval.num_tasks, num_held_out, "eval.num_tasks"),
+    ):
+        if 0 < found < asked:
+            yield f"{name} is {asked}, but this environment has {found}; all of them are used"
+
+
+def _has_constant_ratios(config: RunConfig, recipe: Recipe) -> bool:
+    """Whether the policy that learns is always the one that sampled, though the loss looks at ratios."""
+    is_on_policy = config.offline.pool is None and config.workers.mode in ("off", "sync")
+    is_one_step = config.train.minibatches * config.train.update_epochs == 1
+    return "behavior" in recipe.loss_traits.needs and is_one_step and is_on_policy
