@@ -24,6 +24,8 @@ def report_phase(
     phase = (update - 1) // length + 1
     first = (phase - 1) * length + 1
     files, scores = PhaseFiles(folder / task_feeds.FOLDER), ScoreFiles(folder / replay.FOLDER)
+    if not files.has_phase(phase):  # an asynchronous run learns in it from episodes of the phase before
+        return
     updates = range(first, update + 1)
     played = task_feeds.find_played(components, run, updates)
     summary = summarize_phase(
