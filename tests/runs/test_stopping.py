@@ -18,6 +18,7 @@ from stepwell.cli.summary import describe_run
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError
 from stepwell.monitors import LogEntry, Monitor
+from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import read_summary
 from stepwell.runs import run as run_module
@@ -32,11 +33,11 @@ LONG = ("train.num_updates=4", "checkpoint.every=0", "train.schedule=linear")
 class SignalAt(Monitor):
     """Sends this process a signal once an update is recorded, which is between two updates."""
 
-    def __init__(self, update: int, number: signal.Signals) -> None:
-        self._update, self._number = update, number
+    def __init__(self, update: int, number: signal.Signals, kind: str) -> None:
+        self._update, self._number, self._kind = update, number, kind
 
     def record(self, entry: LogEntry) -> None:
-        if entry.kind == "update" and entry.update == self._update:
+        if entry.kind == self._kind and entry.update == self._update:
             os.kill(os.getpid(), self._number)
 
 
@@ -45,9 +46,9 @@ def stop_at(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """A function that makes runs stop after an update by a real signal."""
     made = run_module._make_monitors
 
-    def stop(update: int, number: signal.Signals = signal.SIGTERM) -> None:
+    def stop(update: int, number: signal.Signals = signal.SIGTERM, kind: str = "update") -> None:
         monkeypatch.setattr(
-            run_module, "_make_monitors", lambda config: [*made(config), SignalAt(update, number)]
+            run_module, "_make_monitors", lambda config: [*made(config), SignalAt(update, number, kind)]
         )
 
     yield stop
@@ -65,6 +66,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # --- asked to stop ----------------------------------------------------------------------------------
+
+
+def test_a_signal_in_the_warm_start_ends_it_at_once(tmp_path: Path, stop_at) -> None:  # type: ignore[no-untyped-def]
+    stop_at(0, kind="warm_start")
+    warm = ("warm_start.num_demos=16", "warm_start.batch_size=1", "warm_start.epochs=1000")
+    with pytest.raises(Terminated):
+        train(small_config(*warm, folder=tmp_path, name="cut"))
+    entries = read_entries(tmp_path / "cut" / "metrics.jsonl")
+    assert sum(entry.kind == "warm_start" for entry in entries) == 1
+    assert any("in the warm start, of which nothing is kept" in note for note in notes(tmp_path / "cut"))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ Invariants
 * With workers (`workers.mode`) the same loop learns from another source, whose episodes continue in the
   background; what an update gets then depends on time, and a resumed run does not repeat bit for bit.
 * Ctrl-C or SIGTERM lets the present update finish and writes a checkpoint, without an extra evaluation;
-  a second one stops at once.
+  a second one stops at once, and so does the first one in the warm start, which may last for minutes.
 * When a checkpoint is written depends on the clock too (`checkpoint.every_minutes`); what is learnt does
   not depend on it.
 """
@@ -45,7 +45,7 @@ from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.evaluation.replays import save_run_replays
 from stepwell.runs.evaluation.result import EvalResult
-from stepwell.runs.interrupts import handle_first_stop
+from stepwell.runs.interrupts import Terminated, handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.differences import list_differences
 from stepwell.runs.loop.loop_state import LoopState
@@ -100,6 +100,7 @@ class TrainingLoop:
         self._clock = time.perf_counter()
         self._parity: ParityMonitor | None = None
         self._saved_at = self._clock
+        self._is_imitating = False  # in the warm start, of which no checkpoint can be written
         own = self.config.own_agent
         self.failures = (
             AgentFailures(own, str(self.folder), self.monitor.note) if own.function is not None else None
@@ -251,7 +252,9 @@ class TrainingLoop:
         def record(values: dict[str, float]) -> None:
             self._record("warm_start", values)
 
+        self._is_imitating = True
         WarmStart(self.components, self.runner, self.monitor, self._tasks, self._publish, record).run()
+        self._is_imitating = False
         self.state.warm_start_s = self._elapsed_s()
 
     def _update(self) -> bool:
@@ -481,6 +484,9 @@ class TrainingLoop:
 
     def _ask_to_stop(self, asked: signal.Signals) -> None:
         self.stop_signal = asked.name
+        if self._is_imitating:
+            self.monitor.note(f"interrupted by {asked.name} in the warm start, of which nothing is kept")
+            raise Terminated if asked == signal.SIGTERM else KeyboardInterrupt
         present = "this update" if self.state.before is not None else "the start"
         by, again = ("", "Ctrl-C") if asked == signal.SIGINT else (f" by {asked.name}", asked.name)
         self.monitor.note(f"interrupted{by}: finishing {present}, then saving ({again} again stops at once)")
