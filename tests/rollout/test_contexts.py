@@ -119,6 +119,7 @@ def test_the_oracle_succeeds_and_lists_what_was_done_where_a_summary_is_asked_fo
                 assert str(step.info["summary"]).startswith("Done so far:\n1. look(")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["window", "summary"])
 def test_a_run_with_a_rewritten_history_goes_on_bit_for_bit(tmp_path: Path, context: str) -> None:
     world = "env.options={max_turns=3, with_answer=false}"  # no reply of an unskilled model ends an episode

@@ -174,6 +174,7 @@ def test_sampled_episodes_with_a_memory_of_steps_repeat_bit_for_bit() -> None:
     assert {len(t.steps) for t in rolled[0]} == {5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["steppo", "gigpo"])
 def test_a_run_with_tools_and_steps_goes_on_bit_for_bit(tmp_path: Path, recipe: str) -> None:
     start = ("warm_start.num_demos=8", "warm_start.batch_size=8", "warm_start.optimizer.learning_rate=3e-3")

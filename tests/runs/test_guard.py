@@ -80,6 +80,7 @@ def test_a_fall_rolls_back_is_told_and_lowers_the_rates(ruined: Path) -> None:
     assert summary.after.success >= summary.best.success - 1e-9  # the last weights are good ones again
 
 
+@pytest.mark.slow
 def test_a_resumed_run_rolls_back_where_the_whole_one_did(ruined: Path, tmp_path: Path) -> None:
     copy = cut_back(ruined, tmp_path / "run", 2)
     train(resume=copy)

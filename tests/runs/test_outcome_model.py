@@ -20,6 +20,7 @@ from stepwell.runs.outcome_model.scoring import evaluate_judge, score_source
 from stepwell.runs.outcome_model.training import OutcomeTraining, train_outcome_model
 from stepwell.training.answer_model import AnswerTraining, draw_balanced
 
+pytestmark = pytest.mark.slow  # a model is trained
 LIMITS = TextLimits(160, 96)
 
 

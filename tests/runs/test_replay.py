@@ -71,6 +71,7 @@ def test_the_pool_keeps_what_is_replayed_whatever_its_limit(whole: Path, tmp_pat
     assert {id for id, won in ids[0].items() if won} <= ids[1].keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [1, 3])
 def test_a_resumed_run_replays_the_very_same_steps(whole: Path, tmp_path: Path, update: int) -> None:
     folder = cut_back(whole, tmp_path / "run", update)

@@ -87,6 +87,7 @@ def test_another_seed_is_another_run(critic_run: Path, tmp_path: Path) -> None:
     assert timeless(other)[1] != timeless(critic_run)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [0, 3])
 def test_critic_epochs_and_minibatches_go_on_bit_for_bit(
     critic_run: Path, tmp_path: Path, update: int
@@ -96,12 +97,14 @@ def test_critic_epochs_and_minibatches_go_on_bit_for_bit(
     same(critic_run, copy)
 
 
+@pytest.mark.slow
 def test_groups_with_a_reference_go_on_bit_for_bit(group_run: Path, tmp_path: Path) -> None:
     copy = cut_back(group_run, tmp_path / "copy", 3)
     train(resume=copy)
     same(group_run, copy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wish", ["policy.lora={rank=2}", "policy.critic=own"])
 def test_adapters_and_own_critics_go_on_bit_for_bit(tmp_path: Path, wish: str) -> None:
     outline = ("train.num_updates=2", "checkpoint.every=1", "recipe.kl_coef=0.1", "eval.num_tasks=2")

@@ -69,6 +69,7 @@ def shown(trajectories: Sequence[Trajectory]) -> list[str]:
     return [span.image for state in states if isinstance(state, TokenState) for span in state.images]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [0, 2])
 def test_a_run_that_sees_goes_on_bit_for_bit(run: Path, tmp_path: Path, update: int) -> None:
     """What was played after the checkpoint is learnt from again, with images that only the pool has."""

@@ -63,6 +63,7 @@ def test_episodes_played_before_a_crash_are_learnt_from_and_not_played_again(
     same(whole, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_an_older_checkpoint_gets_back_what_later_ones_had_learnt_from(
     whole: Path, tmp_path: Path, updates_played: list[int]
 ) -> None:

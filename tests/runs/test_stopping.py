@@ -162,6 +162,7 @@ def test_checkpoints_by_time_change_nothing_that_is_learnt(whole: Path, tmp_path
 # --- moved ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_renamed_and_moved_run_goes_on_bit_for_bit(whole: Path, tmp_path: Path, stop_at) -> None:
     """Killed after the episodes of update 3 were stored, so that the pool holds some that are not learnt."""
     stop_at(2)

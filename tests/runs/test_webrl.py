@@ -83,6 +83,7 @@ def test_each_phase_is_held_by_the_policy_before_it(whole: Path) -> None:
         assert shared and all(torch.equal(reference[name], saved[name]) for name in shared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [2, 3])
 def test_a_resumed_run_makes_the_same_phases_and_weights(whole: Path, tmp_path: Path, update: int) -> None:
     folder = cut_back(whole, tmp_path / "run", update)

@@ -116,6 +116,7 @@ def test_bad_calls_are_told_and_change_nothing_else(action: str, reward: float, 
     assert info["pool_size"] == (2 if reward > 0 else 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(
     st.lists(

@@ -262,6 +262,7 @@ def test_tasks_that_make_no_sense_are_refused() -> None:
         make_env("primitive_skill", {"task": "juggle"})
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract() -> None:
     report = check_env("primitive_skill", {"observation": "both", "image_size": 32}, num_tasks=6)
     assert report.ok, str(report)

@@ -96,6 +96,7 @@ def test_the_image_shows_the_goal() -> None:
     assert 5 < red.sum() < 500
 
 
+@pytest.mark.slow
 def test_the_env_passes_the_check() -> None:
     report = check_env("fetch", {"task": "push"}, num_tasks=2)
     assert report.ok, str(report)

@@ -70,6 +70,7 @@ def test_updates_on_a_gpu_are_those_on_the_cpu(machine: str, directory_of: Direc
         np.testing.assert_allclose(other_weights[name], value, atol=of_muon, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_engine_on_a_gpu_samples_what_the_policy_there_scores(
