@@ -76,6 +76,15 @@ def test_nothing_outside_of_the_allowed_hosts_is_contacted(
 
 
 @needs_chromium
+def test_what_moves_has_come_to_rest_before_it_is_seen_or_clicked(chromium: ChromiumDriver) -> None:
+    view = open_page(chromium, "/moving")
+    view = chromium.act(WebAction("click", next(e.id for e in view.elements if e.text == "Start")))
+    assert [e.text for e in view.elements] == ["Still", "Catch"]
+    view = chromium.act(WebAction("click", next(e.id for e in view.elements if e.text == "Catch")))
+    assert [e.text for e in view.elements] == ["Still", "Caught"]
+
+
+@needs_chromium
 def test_dialogs_are_answered_and_told(chromium: ChromiumDriver) -> None:
     open_page(chromium, "/alert")
     view = chromium.act(WebAction("click", "1"))

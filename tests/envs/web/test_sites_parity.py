@@ -46,6 +46,6 @@ def test_a_site_is_the_same_under_both_drivers(site: str) -> None:
 @pytest.mark.parametrize("site", SITES)
 def test_pages_and_actions_of_a_full_site_are_the_same_under_both_drivers(site: str) -> None:
     """A sample; `benchmarks/web_parity.py` compares all."""
-    pages, walk = compare_pages(site, "full", 8), walk_site(site, "full", 25)
+    pages, walk = compare_pages(site, "full", 8), walk_site(site, "full", 40)
     assert pages["differences"] + walk["differences"] == []
     assert pages["kinds"] >= 5 and walk["kinds"] >= 3 and len(walk["actions"]) >= 7

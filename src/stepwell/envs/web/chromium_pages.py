@@ -14,13 +14,28 @@ AWAITED = frozenset({"document", "xhr", "fetch", "script"})
 ERROR_PAGE = "chrome-error:"
 RETURNS = 12  # attempts to leave an error page, 3 seconds in all
 DEPARTURE_S = 5.0  # longest wait for the request of a page that said it leaves
-# Resolves after the page's own tasks and a frame; how often the page has begun to leave, and how often it has
-# opened a tab, since it was asked last.
-_SETTLE = """(key) => new Promise(done => setTimeout(() => requestAnimationFrame(() => setTimeout(() => {
-  const state = window[key] || {}, found = [state.departures || 0, state.openings || 0];
-  if (found[0] + found[1]) state.departures = state.openings = 0;
-  done(found);
-}, 0)), 0))"""
+ANIMATION_S = 1.5  # a page that moves for longer is read as it is
+# Resolves after the page's own tasks and a frame, once nothing moves any more (no CSS animation that ends,
+# none of jQuery): how often the page has begun to leave and has opened a tab since it was asked last.
+_SETTLE = """([key, wait_ms]) => new Promise(done => {
+  const began = performance.now();
+  const isMoving = () => {
+    try {
+      const timers = window.jQuery && window.jQuery.timers;
+      return (timers && timers.length > 0) || document.getAnimations().some((one) =>
+        one.playState === "running" && one.effect && Number.isFinite(one.effect.getComputedTiming().endTime));
+    } catch (error) {
+      return false;  // the page has put something else in their place
+    }
+  };
+  const look = () => {
+    if (isMoving() && performance.now() - began < wait_ms) return setTimeout(look, 20);
+    const state = window[key] || {}, found = [state.departures || 0, state.openings || 0];
+    if (found[0] + found[1]) state.departures = state.openings = 0;
+    done(found);
+  };
+  setTimeout(() => requestAnimationFrame(() => setTimeout(look, 0)), 0);
+})"""
 
 
 class ChromiumTab:
@@ -122,7 +137,7 @@ class ChromiumTab:
 
     async def _settle_once(self, left: float) -> None:
         number = self._num_documents
-        departures, openings = await self.page.evaluate(_SETTLE, self._key)
+        departures, openings = await self.page.evaluate(_SETTLE, [self._key, 1000 * ANIMATION_S])
         self.num_openings += openings
         if departures:
             until = time.monotonic() + min(left, DEPARTURE_S)
