@@ -118,8 +118,8 @@ SCRIPTS = {
     "<button onclick=\"p.textContent = confirm('Go on?')\">Ask</button>",
     "/moving": "<title>Moving</title><style>button { position: absolute; left: 0 }</style>"
     "<button id=a>Start</button><button id=b style='top: 90px' onclick=\"b.textContent = 'Caught'\">Catch"
-    "</button><script>a.onclick = () => b.animate([{left: '0px'}, {left: '400px'}], {duration: 500, fill: 'forwards'}).finished.then(() => "
-    "{ a.textContent = 'Still' })</script>",
+    "</button><script>a.onclick = () => b.animate([{left: '0px'}, {left: '400px'}], "
+    "{duration: 500, fill: 'forwards'}).finished.then(() => { a.textContent = 'Still' })</script>",
     "/popup": "<title>Popup</title><button onclick=\"window.open('/other')\">Open</button>",
     "/hang": '<title>Hang</title><button onclick="for(;;);">Hang</button>',
     "/busy": "<title>Busy</title><script>setTimeout(() => { for(;;); }, 0)</script>",

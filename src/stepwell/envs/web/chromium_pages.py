@@ -28,13 +28,19 @@ _SETTLE = """([key, wait_ms]) => new Promise(done => {
       return false;  // the page has put something else in their place
     }
   };
-  const look = () => {
-    if (isMoving() && performance.now() - began < wait_ms) return setTimeout(look, 20);
+  const rest = (then) => setTimeout(() => requestAnimationFrame(() => setTimeout(then, 0)), 0);
+  const answer = () => {
     const state = window[key] || {}, found = [state.departures || 0, state.openings || 0];
     if (found[0] + found[1]) state.departures = state.openings = 0;
     done(found);
   };
-  setTimeout(() => requestAnimationFrame(() => setTimeout(look, 0)), 0);
+  const look = (hasMoved) => {
+    if (performance.now() - began > wait_ms) answer();
+    else if (isMoving()) setTimeout(look, 20, true);
+    else if (hasMoved) rest(() => look(false));  // what the page does at the end of a movement is done then
+    else answer();
+  };
+  rest(() => look(false));
 })"""
 
 
