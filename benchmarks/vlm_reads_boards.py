@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stepwell.config.run import OptimizerConfig
+from stepwell.config.training import OptimizerConfig
 from stepwell.core import Split, StateForm, Step, TokenAction, TokenState
 from stepwell.envs import Env, distinct_tasks, make_env
 from stepwell.packing import backward, pack

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from stepwell.config.loading import dump_config, load_config, parse_options
 from stepwell.config.presets import preset_names
-from stepwell.config.run import EnvConfig, RunConfig, TrainConfig
+from stepwell.config.run import EnvConfig, RunConfig
 from stepwell.config.schema import settings_of
+from stepwell.config.training import TrainConfig
 from stepwell.config.writing import format_toml
 from stepwell.core import ConfigError
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepwell.config.run import EvalConfig, TrainConfig
+from stepwell.config.run import EvalConfig
+from stepwell.config.training import TrainConfig
 from stepwell.runs.interrupts import Terminated, count_signals, handle_first_stop
 from stepwell.runs.loop.loop_state import LoopState
 

@@ -10,7 +10,7 @@ import torch
 from tests.policies.vla.made import CHUNK, DIM, policy, sampled_steps, shape, states
 
 from stepwell.algos.recipes import RECIPES
-from stepwell.config.run import OptimizerConfig, TrainConfig, WarmStartConfig
+from stepwell.config.training import OptimizerConfig, TrainConfig, WarmStartConfig
 from stepwell.core import ArrayAction, InputError, Status, Step, Task, Trajectory
 from stepwell.policies.vla import VLAPolicy
 from stepwell.training import Trainer, TrajectoryMinibatch, imitate

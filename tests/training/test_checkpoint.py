@@ -11,7 +11,7 @@ from tests.runs.small import warmed_model
 from transformers.utils import logging
 
 from stepwell.algos.recipes import RECIPES
-from stepwell.config.run import TrainConfig
+from stepwell.config.training import TrainConfig
 from stepwell.core import EncodingError, InfraError
 from stepwell.policies import CausalLMPolicy
 from stepwell.training import Trainer, list_checkpoints, load_checkpoint, save_checkpoint

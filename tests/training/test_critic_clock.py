@@ -10,7 +10,7 @@ from tests.runs.small import warmed_model
 from tests.training.made import sampled
 
 from stepwell.algos.recipes import RECIPES
-from stepwell.config.run import TrainConfig
+from stepwell.config.training import TrainConfig
 from stepwell.policies import CausalLMPolicy
 from stepwell.training import Trainer, critic_clock
 

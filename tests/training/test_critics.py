@@ -11,7 +11,7 @@ from tests.training.made import made, sampled
 
 from stepwell.algos import Timeline, credit
 from stepwell.algos.recipes import RECIPES, FunctionSpec
-from stepwell.config.run import OptimizerConfig, TrainConfig, WarmStartConfig
+from stepwell.config.training import OptimizerConfig, TrainConfig, WarmStartConfig
 from stepwell.core import ConfigError, Status, Trajectory
 from stepwell.packing import backward, pack
 from stepwell.policies import CausalLMPolicy

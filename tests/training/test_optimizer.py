@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from stepwell.config.run import OptimizerConfig
+from stepwell.config.training import OptimizerConfig
 from stepwell.core import WeightsError
 from stepwell.training.optimizer import Optimizer
 

@@ -21,7 +21,7 @@ from tests.training.made import sampled
 from tests.training.test_array_training import episodes
 
 from stepwell.algos.recipes import RECIPES
-from stepwell.config.run import TrainConfig
+from stepwell.config.training import TrainConfig
 from stepwell.core import Status, Step, Task, Trajectory, WeightsError, WorkerError
 from stepwell.policies import CausalLMPolicy
 from stepwell.training import Trainer, TrajectoryMinibatch, load_checkpoint, save_checkpoint

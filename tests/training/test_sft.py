@@ -7,7 +7,7 @@ import torch
 from tests.runs.small import small_components
 from tests.training.made import made, sampled
 
-from stepwell.config.run import WarmStartConfig
+from stepwell.config.training import WarmStartConfig
 from stepwell.core import ConfigError, DivergenceError, InputError
 from stepwell.policies import CausalLMPolicy
 from stepwell.training import count_batches, imitate, sft

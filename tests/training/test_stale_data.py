@@ -11,7 +11,7 @@ from tests.training.made import made
 from stepwell.algos import LossInputs
 from stepwell.algos.losses import ppo_loss
 from stepwell.algos.recipes import RECIPES
-from stepwell.config.run import TrainConfig
+from stepwell.config.training import TrainConfig
 from stepwell.core import Trajectory, VersionSpan
 from stepwell.packing import Outputs, evaluate
 from stepwell.policies import CausalLMPolicy, resolve_model

@@ -13,7 +13,7 @@ from tests.runs.small import small_components, small_config, warmed_model
 from tests.training.made import made, sampled
 
 from stepwell.algos.recipes import RECIPES, KLChoice
-from stepwell.config.run import OptimizerConfig, TrainConfig
+from stepwell.config.training import OptimizerConfig, TrainConfig
 from stepwell.core import ConfigError, InputError, Split, Status, TokenState, Trajectory, WeightsError
 from stepwell.engines.parity import check_parity
 from stepwell.policies import CausalLMPolicy

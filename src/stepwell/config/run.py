@@ -15,12 +15,12 @@ from pydantic import Field, field_validator, model_validator
 from stepwell.config.base import ObjectName, OptionalObjectName, Settings
 from stepwell.config.curriculum import CurriculumConfig
 from stepwell.config.engine import EngineConfig
-from stepwell.config.guard import GuardConfig
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.outcome import OutcomeConfig
 from stepwell.config.policy import PolicyConfig
 from stepwell.config.renamed import rename_agent_keys
 from stepwell.config.replay import ReplayConfig
+from stepwell.config.training import TrainConfig, WarmStartConfig
 from stepwell.config.workers import WorkersConfig
 from stepwell.core.names import suggest_name
 from stepwell.core.user_objects import is_import_path, name_object
@@ -217,67 +217,6 @@ class RewardConfig(Settings):
         return self
 
 
-class OptimizerConfig(Settings):
-    """AdamW, or Muon for the hidden matrices with AdamW for the rest."""
-
-    kind: Literal["adamw", "muon"] = Field("adamw", description="what updates the hidden matrices")
-    learning_rate: float = Field(3e-4, gt=0, description="of AdamW")
-    muon_learning_rate: float = Field(3e-3, gt=0, description="of Muon, scaled to AdamW's size of update")
-    weight_decay: float = Field(0.0, ge=0, description="shrinks weights by this share times the rate")
-    beta2: float = Field(0.99, gt=0, lt=1, description="AdamW's memory of squared gradients")
-    grad_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
-
-
-class WarmStartConfig(Settings):
-    """Supervised start from chats, then from the oracle's demonstrations; none by default."""
-
-    chats: str | None = Field(
-        None,
-        description="learn the assistant's turns of this file first: one chat per row, "
-        '`{"messages": [...], "tools": [...]}` in OpenAI\'s form; JSONL, JSON, Parquet or a data set',
-    )
-    num_demos: int = Field(
-        0,
-        ge=0,
-        description="demonstrated tasks; an environment with fewer training tasks has each demonstrated "
-        "several times, with other mistakes every time (noise)",
-    )
-    noise: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="share of demonstrated actions that are random; a robot's: deviation added to them",
-    )
-    demos_per_task: int = Field(
-        1, ge=1, description="demonstrations of each of them, with other mistakes every time (noise)"
-    )
-    epochs: int = Field(1, ge=1, description="passes over the demonstrations")
-    batch_size: int = Field(64, ge=1, description="demonstrations per update")
-    max_updates: int | None = Field(None, ge=1, description="stop after so many; None: after the epochs")
-    stop_at: float | None = Field(
-        None, gt=0, le=1, description="stop once this share of training tasks is solved, decoded as in eval"
-    )
-    stop_at_format: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="do not stop before this share of replies has the asked form; with `stop_at`, both must "
-        "be reached",
-    )
-    check_every: int = Field(4, ge=1, description="updates between looks at `stop_at` and `stop_at_format`")
-    value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic what the recipe reads")
-    reward_parts: tuple[str, ...] | None = Field(
-        None, description="what those returns are the sum of; None: recipe.reward_parts"
-    )
-    cache: str | None = Field(None, description="folder in which runs with equal settings share it")
-    optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig(learning_rate=1e-3))
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether there is a warm start at all."""
-        return self.num_demos > 0 or self.chats is not None
-
-
 class RecipeConfig(Settings):
     """A recipe by name, and changes to its slots; None leaves a slot as the recipe has it."""
 
@@ -322,43 +261,6 @@ class RecipeConfig(Settings):
         if isinstance(table, dict) and "function" in table:
             table = {**table, "function": name_object(table["function"])}
         return table
-
-
-class TrainConfig(Settings):
-    """The loop: how much is sampled, how it is learnt from, when it ends."""
-
-    num_updates: int = Field(100, ge=0, description="number of rollouts and updates")
-    tasks_per_update: int = Field(32, ge=1, description="distinct tasks sampled for one update")
-    group_size: int = Field(4, ge=1, description="trajectories per task")
-    num_tasks: int = Field(4096, ge=1, description="distinct training tasks, gone through in shuffled order")
-    update_epochs: int = Field(1, ge=1, description="passes over each rollout")
-    minibatches: int = Field(1, ge=1, description="optimizer steps per pass")
-    token_budget: int | None = Field(
-        None, ge=1, description="tokens of one microbatch; None: the whole minibatch at once"
-    )
-    micro_batch: int | None = Field(
-        None, ge=1, description="steps of one microbatch of a robot policy; None: the whole minibatch at once"
-    )
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
-    critic_learning_rate: float | None = Field(
-        None, gt=0, description="of all weights of critics; none: as the actor's"
-    )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="how the learning rate changes over num_updates"
-    )
-    warmup_updates: int = Field(0, ge=0, description="updates over which the learning rate rises from 0")
-    final_learning_rate: float = Field(0.1, ge=0, le=1, description="end of the schedule, as a share")
-    guard: GuardConfig = Field(default_factory=GuardConfig)
-    max_grad_norm: float = Field(1e4, gt=0, description="above it the update counts as exploding")
-    max_env_steps: int | None = Field(
-        None, ge=1, description="end training after so many actions in the environment"
-    )
-    max_seconds: float | None = Field(None, gt=0, description="end training after this time")
-    max_silent_updates: int = Field(
-        20, ge=0, description="end training after so many updates in a row with almost no action; 0: never"
-    )
-    max_env_retries: int = Field(2, ge=0, description="retries of an episode after a failure of the system")
-    episode_timeout_s: float | None = Field(None, gt=0, description="longer episodes are truncated")
 
 
 class EvalConfig(Settings):

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepwell.config.run import OptimizerConfig
+from stepwell.config.training import OptimizerConfig
 from stepwell.core import InputError, Step
 from stepwell.core.arrays import FloatArray, IntArray
 from stepwell.packing import Outputs, backward, pack

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepwell.config.run import WarmStartConfig
+from stepwell.config.training import WarmStartConfig
 from stepwell.core import Trajectory
 
 

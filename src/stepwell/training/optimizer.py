@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stepwell.config.run import OptimizerConfig
+from stepwell.config.training import OptimizerConfig
 from stepwell.core import DivergenceError, InputError, WeightsError
 from stepwell.training.muon import Muon
 

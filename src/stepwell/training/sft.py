@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from stepwell.algos.recipes import Recipe
-from stepwell.config.run import WarmStartConfig
+from stepwell.config.training import WarmStartConfig
 from stepwell.core import DivergenceError, InputError, Trajectory
 from stepwell.packing import Outputs, backward
 from stepwell.policies.vla import VLAPolicy

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.recipes import Recipe
-from stepwell.config.run import TrainConfig
+from stepwell.config.training import TrainConfig
 from stepwell.core import (
     DivergenceError,
     InputError,

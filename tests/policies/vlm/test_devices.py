@@ -18,7 +18,7 @@ from tests.policies.vlm.pretend_cuda import MixedDevicesError, pretended
 from torch.utils._pytree import tree_map
 
 from stepwell.config.engine import EngineConfig
-from stepwell.config.run import OptimizerConfig
+from stepwell.config.training import OptimizerConfig
 from stepwell.core import Request, SamplingParams, Step
 from stepwell.engines import EmbeddedEngine, check_parity
 from stepwell.engines.weights import fingerprint_of

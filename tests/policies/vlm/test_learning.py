@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stepwell.config.run import OptimizerConfig
+from stepwell.config.training import OptimizerConfig
 from stepwell.core import Step
 from stepwell.packing import backward, pack
 from stepwell.policies import VLMPolicy

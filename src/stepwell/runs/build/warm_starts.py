@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stepwell.algos.recipes import Recipe
-from stepwell.config.run import WarmStartConfig
+from stepwell.config.training import WarmStartConfig
 from stepwell.core import InfraError
 from stepwell.core.user_objects import is_import_path
 from stepwell.data.rows import read_rows

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from stepwell.config.run import EvalConfig, TrainConfig
+from stepwell.config.run import EvalConfig
+from stepwell.config.training import TrainConfig
 
 if TYPE_CHECKING:
     from stepwell.training.checkpoint import Checkpoint

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepwell.config.run import WarmStartConfig
+from stepwell.config.training import WarmStartConfig
 from stepwell.core import Task, Trajectory
 from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Components

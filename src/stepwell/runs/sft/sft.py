@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stepwell.config.policy import PolicyConfig
-from stepwell.config.run import OptimizerConfig, WarmStartConfig
+from stepwell.config.training import OptimizerConfig, WarmStartConfig
 from stepwell.core import ConfigError
 from stepwell.policies import CausalLMPolicy, accepts_images, resolve_model
 from stepwell.rendering import Renderer, load_tokenizer
