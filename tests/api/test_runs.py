@@ -68,6 +68,7 @@ def test_a_model_is_evaluated_in_an_environment(run: sw.Run) -> None:
         sw.evaluate("tiny-0.3m")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_another_starts_from_its_weights(run: sw.Run, tmp_path: Path) -> None:
     second = sw.train(
         run.config,

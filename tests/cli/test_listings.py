@@ -14,7 +14,8 @@ from stepwell.config.presets import preset_names
 from stepwell.envs import find_env_type, list_env_names
 from stepwell.envs.registry import LANGUAGE_ENVS
 
-SLOW_ENVS = ("navigation", "svg")  # what they draw takes seconds; their own folders check them as well
+# What they draw or look up takes seconds; their own folders check them as well.
+SLOW_ENVS = ("multihop_qa", "navigation", "paper_search", "primitive_skill", "svg", "web")
 
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

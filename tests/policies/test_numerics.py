@@ -47,6 +47,7 @@ def switches() -> tuple[object, ...]:
     return torch.backends.mkldnn.enabled, precision, threads, torch.backends.cudnn.benchmark
 
 
+@pytest.mark.slow
 def test_a_run_and_what_goes_on_with_it_compute_with_the_same_switches(tmp_path: Path) -> None:
     spoil_switches()
     folder = train(small_config("train.num_updates=1", "eval.num_tasks=0", folder=tmp_path))

@@ -92,6 +92,7 @@ def test_weights_go_to_the_generators_every_few_updates_and_before_an_evaluation
     assert {entry.first_version for entry in stored(folder)} <= {0, 2, 4}
 
 
+@pytest.mark.slow
 def test_an_epoch_is_several_updates(tmp_path: Path) -> None:
     folder = run(tmp_path, "rollout_async", "workers.rollout_epochs=2", "train.num_updates=5")
     assert [entry.values["staleness/max"] for entry in updates(folder)] == [0, 1, 0, 1, 0]

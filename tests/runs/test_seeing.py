@@ -185,6 +185,7 @@ def test_generators_in_other_threads_and_processes_see_too(processes: str, tmp_p
     assert all(t.status is not Status.INFRA_ERROR for t in played) and len(shown(played)) >= 16
 
 
+@pytest.mark.slow
 def test_grounding_and_world_modeling_are_rewarded_by_the_rule_judge(tmp_path: Path) -> None:
     settings = (
         "agent.strategy=grounding_world_modeling",

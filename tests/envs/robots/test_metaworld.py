@@ -77,6 +77,7 @@ def test_an_episode_is_that_of_meta_env_itself(name: str) -> None:
         assert reward == pytest.approx(their_reward, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_the_expert_solves_reach_and_push_and_random_play_does_not() -> None:
     rng = np.random.default_rng(0)
     for name in ("reach", "push"):
@@ -142,6 +143,7 @@ def test_a_batch_of_robots_plays_like_each_alone() -> None:
         assert turn.state["structured"].startswith('{"hand": [')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["drawer-open", "peg-insert-side"])  # which move bodies of the model
 def test_envs_of_a_batch_share_a_model_and_do_not_notice(name: str) -> None:
     options = {"task": name, "observation": "both", "reward": "dense"}
@@ -236,6 +238,7 @@ def test_watching_an_episode_does_not_change_it() -> None:
     assert ends[0].tobytes() == ends[1].tobytes()
 
 
+@pytest.mark.slow
 def test_the_env_passes_the_check() -> None:
     report = check_env("metaworld", {"task": "button-press"}, num_tasks=3)
     assert report.ok, str(report)
