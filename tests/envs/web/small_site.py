@@ -120,6 +120,9 @@ SCRIPTS = {
     "<button id=a>Start</button><button id=b style='top: 90px' onclick=\"b.textContent = 'Caught'\">Catch"
     "</button><script>a.onclick = () => b.animate([{left: '0px'}, {left: '400px'}], "
     "{duration: 500, fill: 'forwards'}).finished.then(() => { a.textContent = 'Still' })</script>",
+    "/long": "<title>Long</title><style>html { scroll-behavior: smooth } button { display: block }</style>"
+    + "".join(f"<button onclick=\"document.title = '{i}'\">Number {i}</button>" for i in range(200))
+    + "<a href=#top>Up</a>",
     "/popup": "<title>Popup</title><button onclick=\"window.open('/other')\">Open</button>",
     "/hang": '<title>Hang</title><button onclick="for(;;);">Hang</button>',
     "/busy": "<title>Busy</title><script>setTimeout(() => { for(;;); }, 0)</script>",

@@ -85,6 +85,18 @@ def test_what_moves_has_come_to_rest_before_it_is_seen_or_clicked(chromium: Chro
 
 
 @needs_chromium
+def test_a_page_has_stopped_scrolling_before_it_is_clicked(chromium: ChromiumDriver) -> None:
+    view = open_page(chromium, "/long")
+    for number, key in ((30, "PageDown"), (190, "End"), (60, "PageUp"), (10, "Home"), (40, "PageDown")):
+        view = chromium.act(WebAction("press", argument=key))
+        element = next(e.id for e in view.elements if e.text == f"Number {number}")
+        assert chromium.act(WebAction("click", element)).title == str(number), key
+    view = chromium.act(WebAction("click", next(e.id for e in view.elements if e.text == "Up")))
+    element = next(e.id for e in view.elements if e.text == "Number 20")
+    assert chromium.act(WebAction("click", element)).title == "20"
+
+
+@needs_chromium
 def test_dialogs_are_answered_and_told(chromium: ChromiumDriver) -> None:
     open_page(chromium, "/alert")
     view = chromium.act(WebAction("click", "1"))

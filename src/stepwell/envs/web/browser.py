@@ -43,6 +43,7 @@ FLAGS = (
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--disable-features=Translate,OptimizationHints,MediaRouter,PreconnectToSearch",
     "--dns-prefetch-disable",
+    "--disable-smooth-scrolling",
 )
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 INSTALL_BROWSER = "install Chromium: scripts/install_chromium.sh, or `apt-get install chromium` as root"
