@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
+import os
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -120,6 +125,30 @@ def test_a_damaged_cache_is_noticed_and_made_again(cache: Path, harm: str) -> No
         assert resolve_model("tiny-0.3m") == made
     assert weights.read_bytes() == whole
     assert find_damage(made) is None
+
+
+def test_files_are_hashed_again_only_when_they_changed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = resolve_model("tiny-0.3m")
+    weights, now = made / "model.safetensors", time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now + 2 * 10**9)
+    assert find_damage(made) is None
+    hashed: list[str] = []
+    monkeypatch.setattr(hashlib, "file_digest", _note_names(hashed, hashlib.file_digest))
+    assert find_damage(made) is None and hashed == []
+    stamp, whole = weights.stat(), weights.read_bytes()
+    while weights.stat().st_ctime_ns == stamp.st_ctime_ns:  # a clock tick lasts up to 10 ms
+        weights.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+        os.utime(weights, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the time of change cannot be set
+    assert find_damage(made) == "model.safetensors has changed since it was written"
+    assert hashed == [str(weights)]
+
+
+def _note_names(names: list[str], hash_handle: Callable[..., Any]) -> Callable[..., Any]:
+    def hash_and_note(handle: Any, kind: str) -> Any:
+        names.append(handle.name)
+        return hash_handle(handle, kind)
+
+    return hash_and_note
 
 
 def test_a_build_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

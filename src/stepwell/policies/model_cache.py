@@ -9,8 +9,9 @@ Invariants
   which the next build of that name removes.
 * Two processes never build the same model at once: a build holds a lock file, which the
   operating system releases when its holder dies.
-* Every file is compared with the list on every reuse. A directory that fails this is built
-  again, with one warning.
+* Every file is compared with the list on every reuse: by its hash, or by its inode, size and time of
+  change if these are still those of the last comparison (`.NAME.checked` beside the directory). A file that
+  changed within the last second is always hashed. A directory that fails is built again, with one warning.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,16 +62,47 @@ def find_damage(directory: Path) -> str | None:
     """Describe what is wrong with a cached model; None when every file is as it was written."""
     try:
         listed = json.loads((directory / MANIFEST).read_text())["files"]
+        checked, states = _read_checked(directory), {}
         for name, expected in listed.items():
-            if (directory / name).stat().st_size != expected["size"]:
+            state = _read_state(directory / name, expected["sha256"])
+            if state["size"] != expected["size"]:
                 return f"{name} has another size than when it was written"
-            if _hash_file(directory / name) != expected["sha256"]:
+            if checked.get(name) != state and _hash_file(directory / name) != expected["sha256"]:
                 return f"{name} has changed since it was written"
+            states[name] = state
+        if checked != states:
+            _write_checked(directory, states)
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         return f"{MANIFEST} cannot be read: {error}"
     return None
+
+
+def _read_state(path: Path, sha256: str) -> dict[str, int | str]:
+    """What tells that a file is the one that was hashed: no write leaves its time of change as it was."""
+    found = path.stat()
+    return {"inode": found.st_ino, "size": found.st_size, "changed": found.st_ctime_ns, "sha256": sha256}
+
+
+def _read_checked(directory: Path) -> dict[str, dict[str, int | str]]:
+    """The files as they were when they were last hashed; none where this is not known."""
+    try:
+        kept = json.loads((directory.parent / f".{directory.name}.checked").read_text())
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _write_checked(directory: Path, states: dict[str, dict[str, int | str]]) -> None:
+    """Keep what was hashed, unless a file is so young that a later write could have the same time."""
+    path = directory.parent / f".{directory.name}.checked"
+    if any(int(state["changed"]) > time.time_ns() - 10**9 for state in states.values()):
+        return
+    with contextlib.suppress(OSError):  # a shared cache may be read-only
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(states))
+        partial.replace(path)
 
 
 def _build_model(final: Path, build: Callable[[Path], object]) -> None:

@@ -24,16 +24,16 @@ class BasePlan:
         self.components, self.config, self.recipe = components, components.config, components.recipe
         self.warnings: list[str] = []
         train = self.config.train
-        self.trained = self._count_tasks(Split.TRAIN, train.num_tasks, self.config.seed, 64)
-        self.held_out = self._count_tasks(Split.HELD_OUT, self.config.eval.num_tasks, HELD_OUT_SEED, 16)
+        self.trained = self._count_tasks(Split.TRAIN, train.num_tasks, self.config.seed)
+        self.held_out = self._count_tasks(Split.HELD_OUT, self.config.eval.num_tasks, HELD_OUT_SEED)
         self.tasks = list(self.trained.tasks)
         self.num_trajectories = train.tasks_per_update * train.group_size
 
-    def _count_tasks(self, split: Split, num_wanted: int, seed: int, num_certain: int) -> TaskCount:
+    def _count_tasks(self, split: Split, num_wanted: int, seed: int) -> TaskCount:
         if num_wanted == 0:
             return TaskCount((), 0, is_stopped=False)
         every = self.components.iterate_tasks(split, seed)
-        counted = TaskCount.count_tasks(every, num_wanted, num_certain)
+        counted = TaskCount.count_tasks(every, num_wanted)
         self.components.check_tasks(list(counted.tasks), split)
         return counted
 

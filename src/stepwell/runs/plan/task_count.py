@@ -1,7 +1,8 @@
 """How many tasks a run finds, counted for at most a moment.
 
 A plan must answer at once, and some environments need milliseconds to make a task. Counting therefore stops
-after `MAX_SECONDS` of processor time, but never before `num_certain` tasks. A stopped count says "at least".
+after `MAX_SECONDS` of processor time, but never before the `MIN_TASKS` that a plan plays. A stopped count
+says "at least".
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 
 from stepwell.core import Task
 
-MAX_SECONDS = 0.25
+MAX_SECONDS = 0.1
+MIN_TASKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class TaskCount:
     is_stopped: bool
 
     @classmethod
-    def count_tasks(cls, tasks: Iterable[Task], num_wanted: int, num_certain: int) -> TaskCount:
+    def count_tasks(cls, tasks: Iterable[Task], num_wanted: int) -> TaskCount:
         """Count until there are enough, or the time is over."""
         found: list[Task] = []
         end = time.process_time() + MAX_SECONDS
@@ -32,7 +34,7 @@ class TaskCount:
             found.append(task)
             if len(found) == num_wanted:
                 break
-            if len(found) >= num_certain and time.process_time() > end:
+            if len(found) >= MIN_TASKS and time.process_time() > end:
                 return cls(tuple(found), num_wanted, is_stopped=True)
         return cls(tuple(found), num_wanted, is_stopped=False)
 

@@ -36,6 +36,7 @@ CREATE INDEX items_order ON order_items (order_id);
 """
 STATUSES = ("pending", "shipped", "delivered", "cancelled")
 STAFF = "admin"
+NUM_TINY_PRODUCTS = 600  # made, so that enough of them have different titles
 
 
 def seed_shop(db: sqlite3.Connection, rng: random.Random, words: SiteWords) -> None:
@@ -73,10 +74,11 @@ def _seed_people(db: sqlite3.Connection, rng: random.Random, words: SiteWords) -
 
 
 def _draw_products(rng: random.Random, words: SiteWords) -> list[Product]:
-    """Products with titles of their own."""
-    made = generate_products(load_vocabulary(words.size), rng.getrandbits(32), 600)
-    unique = {product.title: product for product in made}
-    return list(itertools.islice(unique.values(), words.count("products")))
+    """Products with titles of their own: of equal titles, which only the tiny vocabulary makes, the last."""
+    vocabulary, num_products = load_vocabulary(words.size), words.count("products")
+    num_made = num_products if vocabulary.has_texts else NUM_TINY_PRODUCTS
+    unique = {made.title: made for made in generate_products(vocabulary, rng.getrandbits(32), num_made)}
+    return list(itertools.islice(unique.values(), num_products))
 
 
 def _make_product_row(

@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+_BRACES = re.compile(r"{(\w+)}")
+
 
 @dataclass(frozen=True, slots=True)
 class SiteWords:
@@ -30,8 +32,9 @@ class SiteWords:
         return self.list("people")
 
     def list(self, name: str) -> list[str]:
-        """A list of words or patterns."""
-        return [str(word) for word in self.table[name]]
+        """A list of words or patterns, shared by all: nobody changes it."""
+        words: list[str] = self.table[name]
+        return words
 
     def count(self, name: str) -> int:
         """How many of something this size has."""
@@ -40,7 +43,7 @@ class SiteWords:
     def draw(self, rng: random.Random, name: str, **given: str) -> str:
         """A word of a list, with the lists that it names in braces filled in."""
         pattern = rng.choice(self.list(name))
-        made = re.sub(r"{(\w+)}", lambda m: given.get(m[1]) or rng.choice(self.list(m[1])), pattern)
+        made = _BRACES.sub(lambda m: given.get(m[1]) or rng.choice(self.list(m[1])), pattern)
         return made[0].upper() + made[1:] if self.size == "full" and name != "boards" else made
 
     def draw_unique(self, rng: random.Random, name: str, seen: set[str], **given: str) -> str:
@@ -68,7 +71,9 @@ class SiteWords:
 def load_words(size: str) -> SiteWords:
     """The words of a size."""
     path = Path(__file__).with_name("words.toml")
-    return SiteWords(size, tomllib.loads(path.read_text(encoding="utf-8"))[size])
+    table = tomllib.loads(path.read_text(encoding="utf-8"))[size]
+    lists = {name: [str(word) for word in value] for name, value in table.items() if isinstance(value, list)}
+    return SiteWords(size, table | lists)
 
 
 def shorten_name(name: str) -> str:
