@@ -16,7 +16,7 @@ RETURNS = 12  # attempts to leave an error page, 3 seconds in all
 DEPARTURE_S = 5.0  # longest wait for the request of a page that said it leaves
 ANIMATION_S = 1.5  # a page that moves for longer is read as it is
 # Resolves after the page's own tasks and a frame, once nothing moves any more (no scrolling, no CSS animation
-# that ends, none of jQuery): how often the page has begun to leave and has opened a tab since it was asked last.
+# that ends, none of jQuery): how often the page has begun to leave and has opened a tab since the last call.
 _SETTLE = """([key, wait_ms]) => new Promise(done => {
   const began = performance.now();
   let top = window.scrollY, left = window.scrollX;
