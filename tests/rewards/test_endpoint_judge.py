@@ -15,9 +15,10 @@ from stepwell.config.judge import EndpointConfig, JudgeConfig
 from stepwell.core import StateForm
 from stepwell.core.errors import ConfigError, InfraError
 from stepwell.envs.frozenlake.vocabulary import VOCABULARY
-from stepwell.rewards.judge.endpoint import MAX_IN_A_ROW, EndpointJudge, JudgeQuestion
-from stepwell.rewards.judge.prompts import read_answer, write_question
+from stepwell.rewards.judge.endpoint import EndpointJudge, JudgeQuestion
+from stepwell.rewards.judge.prompts import write_question
 from stepwell.rewards.judge.rule import RuleJudge
+from stepwell.rewards.yes_no import MAX_IN_A_ROW, read_answer
 
 RULE = RuleJudge(VOCABULARY)
 WORDS = StateForm.NATURAL_LANGUAGE

@@ -122,12 +122,12 @@ class ChromiumDriver:
 
     def raw_html(self) -> str:
         """The HTML of the focused tab as it stands now."""
-        html: str = self._run(self._focused.page.content(), self._timeout_s + 30)
+        html: str = self._run(self._current_tab.page.content(), self._timeout_s + 30)
         return html
 
     def run_script(self, script: str) -> Any:
         """The value of a script in the focused tab, for judges; one that fails is an `EnvError`."""
-        return self._run(self._focused.page.evaluate(script), self._timeout_s + 30)
+        return self._run(self._current_tab.page.evaluate(script), self._timeout_s + 30)
 
     def screenshot(self, with_marks: bool = False) -> Image | None:
         """The focused tab as an image; with marks, the ids of the elements stand beside them."""
@@ -142,7 +142,7 @@ class ChromiumDriver:
         self._tabs = []
 
     @property
-    def _focused(self) -> ChromiumTab:
+    def _current_tab(self) -> ChromiumTab:
         if not self._tabs:
             raise EnvError("no page is open; call open first")
         return self._tabs[self._tab]
@@ -180,7 +180,7 @@ class ChromiumDriver:
         await self._go(resolve_typed_address(url, BLANK))
         await self._finish_action()
         told = list(self._notices)
-        view = None if self._focused.page.url == BLANK else await self._view()
+        view = None if self._current_tab.page.url == BLANK else await self._view()
         if view is None or view.url == BLANK:
             why = "; ".join(told if view is None else [view.notice])
             raise EnvError(f"the start page {url} cannot be opened: {why}")
@@ -217,7 +217,7 @@ class ChromiumDriver:
         refusal = refuse_action(self._page, action, self._allowed, self._snapshot.base)
         if refusal:
             return self._make_view([refusal])
-        self._focused.begin_action()
+        self._current_tab.begin_action()
         self._num_tabs = len(self._tabs)
         await self._do_action(action)
         await self._finish_action()
@@ -238,13 +238,13 @@ class ChromiumDriver:
         for _ in range(MAX_TABS + 2):
             if not self._tabs:  # the page closed itself: an agent always has a tab
                 await self._context.new_page()
-            tab = self._focused
+            tab = self._current_tab
             if not await tab.settle_page(deadline):
                 self._notices.append(f"the page still loads after {self._timeout_s:g} seconds")
             if tab.num_openings:
                 await self._wait_for_tab()
             refusal = await tab.recover_page(self._allowed)
-            if not refusal and tab in self._tabs and tab is self._focused:
+            if not refusal and tab in self._tabs and tab is self._current_tab:
                 return
             if refusal:
                 self._notices.append(refusal)
@@ -253,24 +253,24 @@ class ChromiumDriver:
 
     async def _view(self) -> PageView:
         for _ in range(MAX_TABS):
-            tab = self._focused
+            tab = self._current_tab
             await self._read_page()
-            if tab is self._focused or tab not in self._tabs:
+            if tab is self._current_tab or tab not in self._tabs:
                 break
             await self._finish_action()  # a tab came while the page was read
         notices, self._notices[:] = list(self._notices), []
         return self._make_view(notices)
 
     async def _read_page(self) -> None:
-        raw = await self._focused.collect_page(
+        raw = await self._current_tab.collect_page(
             COLLECT, {"key": self._key, "maxNodes": MAX_NODES, "maxDepth": MAX_DEPTH}, self._timeout_s
         )
         if raw is None:
             self._notices.append("the page did not answer and was closed")
-            dead = self._focused
+            dead = self._current_tab
             await self._context.new_page()
             await dead.drop_page()
-            raw = await self._focused.collect_page(
+            raw = await self._current_tab.collect_page(
                 COLLECT, {"key": self._key, "maxNodes": MAX_NODES, "maxDepth": MAX_DEPTH}, self._timeout_s
             )
         if raw is None:
@@ -281,11 +281,11 @@ class ChromiumDriver:
         )
         self._notices += [_tell_invalid(*item) for item in data["invalid"][:1]]
         self._page = simplify_page(self._snapshot)
-        self._focused.title = self._snapshot.title
+        self._current_tab.title = self._snapshot.title
 
     def _make_view(self, notices: Sequence[str]) -> PageView:
         titles = tuple(tab.title for tab in self._tabs)
-        offset = self._focused.offset if self._is_flow else -1
+        offset = self._current_tab.offset if self._is_flow else -1
         notice = "; ".join(dict.fromkeys(notices))
         return make_view(
             self._page,
@@ -298,16 +298,16 @@ class ChromiumDriver:
         )
 
     async def _screenshot(self, with_marks: bool) -> Image:
-        image = decode_image(await self._focused.page.screenshot(animations="disabled", caret="hide"))
+        image = decode_image(await self._current_tab.page.screenshot(animations="disabled", caret="hide"))
         if not with_marks:
             return image
         places = [node[3] for node in self._page.nodes.values()]
-        boxes = await self._focused.page.evaluate(BOXES, [self._key, places])
+        boxes = await self._current_tab.page.evaluate(BOXES, [self._key, places])
         return draw_marks(image, dict(zip(self._page.nodes, boxes, strict=True)))
 
     async def _find_handle(self, action: WebAction) -> Any:
         place = self._page.nodes[action.element][3]
-        found = await self._focused.page.evaluate_handle(
+        found = await self._current_tab.page.evaluate_handle(
             "([key, place]) => window[key].elements[place]", [self._key, place]
         )
         return found.as_element()
@@ -315,12 +315,12 @@ class ChromiumDriver:
     async def _aim(self, action: WebAction) -> tuple[float, float, bool] | None:
         """Where an element is on the screen, and whether a click there reaches it; None if it is nowhere."""
         place = self._page.nodes[action.element][3]
-        found = await self._focused.page.evaluate(AIM, [self._key, place])
+        found = await self._current_tab.page.evaluate(AIM, [self._key, place])
         return None if found is None else tuple(found)
 
     async def _do_click(self, action: WebAction) -> None:
         """With the mouse; what is covered or has no place is clicked by script."""
-        node, page = self._page.nodes[action.element], self._focused.page
+        node, page = self._page.nodes[action.element], self._current_tab.page
         aim = await self._aim(action)
         if aim is not None and aim[2]:
             await page.mouse.click(aim[0], aim[1])
@@ -337,7 +337,7 @@ class ChromiumDriver:
 
     async def _do_hover(self, action: WebAction) -> None:
         if (aim := await self._aim(action)) is not None:
-            await self._focused.page.mouse.move(aim[0], aim[1])
+            await self._current_tab.page.mouse.move(aim[0], aim[1])
 
     async def _do_type(self, action: WebAction) -> None:
         await (await self._find_handle(action)).fill(action.argument, force=True)
@@ -355,10 +355,10 @@ class ChromiumDriver:
         steps = {"pagedown": 1, "pageup": -1, "home": -1_000_000, "end": 1_000_000}
         if keys.lower() in steps:
             self._move_viewport(steps[keys.lower()])
-            if await self._focused.page.evaluate(IS_IN_SELECT):
+            if await self._current_tab.page.evaluate(IS_IN_SELECT):
                 return  # these keys move the page, not the choice of a menu
         try:
-            await self._focused.page.keyboard.press(keys)
+            await self._current_tab.page.keyboard.press(keys)
         except Error as error:
             if "Unknown key" not in str(error):
                 raise
@@ -370,11 +370,11 @@ class ChromiumDriver:
 
     async def _do_scroll(self, action: WebAction) -> None:
         direction = 1 if action.argument == "down" else -1
-        await self._focused.page.evaluate("d => window.scrollBy(0, d * window.innerHeight)", direction)
+        await self._current_tab.page.evaluate("d => window.scrollBy(0, d * window.innerHeight)", direction)
         self._move_viewport(direction)
 
     def _move_viewport(self, pages: int) -> None:
-        tab = self._focused
+        tab = self._current_tab
         tab.offset, _ = place_viewport(tab.offset + pages * FLOW_LINES, len(self._page.lines))
 
     async def _do_new_tab(self, action: WebAction) -> None:
@@ -389,13 +389,13 @@ class ChromiumDriver:
             self._notices.append(f"there is no tab {action.argument}; the tabs are 0 to {last}")
             return
         self._tab = int(action.argument)
-        await self._focused.page.bring_to_front()
+        await self._current_tab.page.bring_to_front()
 
     async def _do_close_tab(self, action: WebAction) -> None:
         if len(self._tabs) == 1:
             self._notices.append(LAST_TAB)
         else:
-            await self._focused.page.close()
+            await self._current_tab.page.close()
 
     async def _do_goto(self, action: WebAction) -> None:
         url = resolve_typed_address(action.argument, self._snapshot.url)
@@ -408,14 +408,14 @@ class ChromiumDriver:
             await self._go(url)
 
     async def _go(self, url: str) -> None:
-        await self._focused.visit_address(url, self._timeout_s)
+        await self._current_tab.visit_address(url, self._timeout_s)
 
     async def _do_go_back(self, action: WebAction) -> None:
-        if not await self._focused.move_in_history(-1):
+        if not await self._current_tab.move_in_history(-1):
             self._notices.append(NO_EARLIER)
 
     async def _do_go_forward(self, action: WebAction) -> None:
-        if not await self._focused.move_in_history(1):
+        if not await self._current_tab.move_in_history(1):
             self._notices.append(NO_LATER)
 
 

@@ -21,7 +21,6 @@ _TASK = {
     "The true state below is the one that really followed.",
 }
 _ANY = "- At least one fact about the state must be given, and every fact that is given must be true."
-_ANSWER = re.compile(r"<answer>\s*(yes|no)\s*\.?\s*</answer>", re.IGNORECASE)
 
 
 def write_question(
@@ -46,11 +45,3 @@ def format_truth(truth: Mapping[StateForm, str]) -> str:
     if StateForm.NATURAL_LANGUAGE in truth:
         return re.sub(r"(?<=[a-z])\. (?=[A-Z])", ".\n", truth[StateForm.NATURAL_LANGUAGE])
     return next(iter(truth.values()), "")
-
-
-def read_answer(text: str) -> bool | None:
-    """The last answer in a judge's reply; None if there is none."""
-    found = _ANSWER.findall(text)
-    if found:
-        return bool(found[-1].lower() == "yes")
-    return {"yes": True, "no": False}.get(text.strip().strip(".").lower())

@@ -1,0 +1,146 @@
+"""A chat model that answers questions with YES or NO.
+
+    messages by key ─► rate limit ─► calls, retried ─► YES or NO ─► cache
+                                          │ retries spent
+                                          └─► `on_failure`: raise, or go on without an answer
+
+The judge of states and the judge of outcomes both ask through it. The questions of a batch run at once, with
+`max_concurrent` calls in flight. An answer is `<answer>YES</answer>` or `<answer>NO</answer>`; any other
+reply counts as no answer. A missing answer is None, never a NO. After `MAX_IN_A_ROW` failures in a row, the
+rest of the batch is not asked. A refusal (a wrong key, model or address) is a mistake in the settings and is
+raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from stepwell.config.judge import EndpointConfig
+from stepwell.core.errors import ConfigError
+from stepwell.rewards.chat_client import ChatClient, ChatRefusedError, ChatReply, NoAnswerError
+from stepwell.rewards.judge.cache import AnswerCache
+
+MAX_IN_A_ROW = 8
+_ANSWER = re.compile(r"<answer>\s*(yes|no)\s*\.?\s*</answer>", re.IGNORECASE)
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class JudgeCounts:
+    """Counters of judging so far."""
+
+    num_questions: int = 0
+    num_calls: int = 0
+    num_retries: int = 0
+    num_failures: int = 0
+    num_fallbacks: int = 0
+    num_cached: int = 0
+    num_unreadable: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    num_compared: int = 0
+    num_agreed: int = 0
+
+    @property
+    def agreement(self) -> float:
+        """Share of answers that equal the rule judge's; 1 if none was compared."""
+        return self.num_agreed / self.num_compared if self.num_compared else 1.0
+
+    def collect_metrics(self) -> dict[str, float]:
+        """All counters as metrics for a monitor."""
+        return {f"judge/{name}": float(value) for name, value in asdict(self).items()} | {
+            "judge/agreement": self.agreement
+        }
+
+
+class YesNoModel:
+    """Asks one model. `settings` names the part of the configuration in errors."""
+
+    def __init__(self, config: EndpointConfig, settings: str) -> None:
+        if not config.url or not config.model:
+            raise ConfigError(f"{settings} needs url and model; set them")
+        self.config, self.settings = config, settings
+        self.cache = AnswerCache(config.cache)
+        self.counts = JudgeCounts()
+        self._in_a_row = 0
+
+    async def ask_all(
+        self,
+        questions: Mapping[str, list[dict[str, str]]],
+        on_failure: Callable[[NoAnswerError], None] = lambda failure: None,
+    ) -> dict[str, bool | None]:
+        """The answer to each question, by its key. `on_failure` may raise, which stops the batch."""
+        self._in_a_row = 0
+        async with ChatClient(self.config, self.counts) as client:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = {
+                        key: group.create_task(self._ask_once(client, key, messages, on_failure))
+                        for key, messages in questions.items()
+                    }
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from errors  # the first failure stopped the others
+        return {key: task.result() for key, task in tasks.items()}
+
+    async def _ask_once(
+        self,
+        client: ChatClient,
+        key: str,
+        messages: list[dict[str, str]],
+        on_failure: Callable[[NoAnswerError], None],
+    ) -> bool | None:
+        body = {
+            "model": self.config.model,
+            "messages": messages,
+            "temperature": 0,
+            "max_tokens": self.config.max_tokens,
+        }
+        try:
+            is_yes = await client.complete(body, self._read_reply, may_ask=self._check_failures)
+        except NoAnswerError as failure:
+            self.counts.num_failures += 1
+            self._in_a_row += 1
+            on_failure(failure)
+            return None
+        except ChatRefusedError as refusal:
+            raise ConfigError(
+                f"the judge at {self.config.url} {refusal}; "
+                f"check {self.settings} (url, model) and the key in ${self.config.key_variable}"
+            ) from refusal
+        self._in_a_row = 0
+        self.cache.put(key, is_yes)
+        return is_yes
+
+    def _check_failures(self) -> None:
+        if self._in_a_row >= MAX_IN_A_ROW:
+            raise NoAnswerError(f"{MAX_IN_A_ROW} questions in a row failed, so this one was not asked")
+
+    def _read_reply(self, reply: ChatReply) -> bool:
+        is_yes = None if reply.text is None else read_answer(reply.text)
+        if is_yes is None:
+            self.counts.num_unreadable += 1
+            raise NoAnswerError(f"neither YES nor NO: {str(reply.text)[:80]!r}")
+        return is_yes
+
+
+def read_answer(text: str) -> bool | None:
+    """The last answer in a reply; None if there is none."""
+    found = _ANSWER.findall(text)
+    if found:
+        return bool(found[-1].lower() == "yes")
+    return {"yes": True, "no": False}.get(text.strip().strip(".").lower())
+
+
+def run_to_end(batch: Coroutine[Any, Any, T]) -> T:
+    """The result of `batch`. A caller inside an event loop, such as a notebook, waits as well."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(batch)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, batch).result()
