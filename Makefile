@@ -60,8 +60,12 @@ test-needs: $(STAMP)
 	@$(BIN)/python tests/pool/postgres.py --install
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q src
 
+# Asked for in one call, as CI does, `test` and `test-slow` are one run: tests are collected once, and the slow
+# ones share what the others have built.
+BOTH := $(and $(filter test,$(MAKECMDGOALS)),$(filter test-slow,$(MAKECMDGOALS)))
+
 test: test-needs
-	$(PYTEST) $(BESIDE) -m "not slow"
+	$(PYTEST) $(BESIDE) $(if $(BOTH),,-m "not slow")
 
 # Which tests a change reaches is read from imports; 70 seconds leave time for what is under way.
 test-fast: $(STAMP)
@@ -70,9 +74,10 @@ test-fast: $(STAMP)
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --time-budget 70 -m "not slow" $$tests
 
 test-slow: test-needs
-	$(PYTEST) $(BESIDE) -m slow
+	$(if $(BOTH),@echo "the slow tests were run by the target test",$(PYTEST) $(BESIDE) -m slow)
 
-test-full: test test-slow
+test-full: test-needs
+	$(PYTEST) $(BESIDE)
 
 test-thorough: test-needs
 	STEPWELL_TESTS=thorough $(PYTEST) $(BESIDE) -m hypothesis

@@ -68,6 +68,13 @@ def doing() -> Iterator[AgentProcesses]:
 # --- what an agent is given and gives back ------------------------------------------------
 
 
+def test_a_process_imports_nothing_of_settings_and_players() -> None:
+    code = "import sys, stepwell.rollout.agent_worker; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"stepwell.config", "stepwell.agents", "stepwell.rollout.player", "pydantic", "torch"}
+    assert not heavy & set(done.stdout.split())
+
+
 def test_results_come_in_the_order_of_jobs_with_the_rewards_returned() -> None:
     told: list[str] = []
     with processes("double", num_processes=2, concurrency=3) as agents:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stepwell.rollout.episode import Episode
     from stepwell.rollout.episodes import BlockingSampler, Rollout
     from stepwell.rollout.jobs import Job, RolloutResult
-from stepwell.rollout.player import LanguagePlayer, Player
+    from stepwell.rollout.player import LanguagePlayer, Player
 
 __all__ = [
     "AgentJob",
@@ -40,7 +40,7 @@ __getattr__ = lazy_names(
         "AgentProcesses": "agent_processes",
         "AgentResult": "agent_jobs",
         "BlockingSampler": "episodes",
-        "Episode": "player",
+        "Episode": "episode",
         "Job": "jobs",
         "LanguagePlayer": "player",
         "OracleSampler": "demonstrations",
