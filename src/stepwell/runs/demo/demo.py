@@ -4,6 +4,7 @@
     one core      warm start ─► a fixed number of StepPO updates ─► before and after on held-out boards
     the other     imitation of the same demonstrations, from the same first weights, for the same time
     then          the best blind plan, random play, greedy decoding ─► summary and report
+    shown         one held-out board before and after, turn by turn (`trace.py`), the scores, one line
 
 Everything is compared on the same held-out boards with the same decoding: sampling at temperature 1, as in
 training. The report also shows greedy decoding.
@@ -23,11 +24,13 @@ from stepwell.core.statistics import wilson_interval
 from stepwell.envs.baselines import find_blind_plan, measure_random_play
 from stepwell.envs.tasks import draw_tasks
 from stepwell.monitors.console import format_duration
+from stepwell.monitors.replays import FILE_NAME, load_replays
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import SuccessScore, describe_success, read_summary, write_summary
 from stepwell.runs.build.components import HELD_OUT_SEED
 from stepwell.runs.demo.imitation import ImitationBeside
 from stepwell.runs.demo.pace import measure_pace
+from stepwell.runs.demo.trace import write_traces
 from stepwell.runs.evaluation.evaluate import evaluate_run
 from stepwell.runs.run import new_folder, raise_if_interrupted, train
 from stepwell.runs.run_lock import hold_run_folder
@@ -65,6 +68,7 @@ def _finish_report(run: Path, scores: list[SuccessScore]) -> Path:
     summary.command = f"stepwell demo --seed {summary.seed}"
     write_summary(run, summary)
     report = write_report(run)
+    print(write_traces(load_replays(run / FILE_NAME)))
     for score in scores:
         note = f"  ({score.note})" if score.note else ""
         print(f"{score.name:<28} {score.success:.2f}{note}")
