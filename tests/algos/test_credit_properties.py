@@ -393,6 +393,40 @@ def test_rloo_is_the_group_difference_scaled(batch: list[Trajectory]) -> None:
     torch.testing.assert_close(credit.rloo(timeline).advantages, plain * scale)
 
 
+# The clock of the discount
+
+fraction = st.floats(0.05, 1.0)
+step_rewards = st.lists(st.lists(number, min_size=1, max_size=6), min_size=1, max_size=3)
+
+
+@given(step_rewards, st.integers(1, 30), fraction, fraction)
+def test_by_the_clock_of_steps_crossing_a_step_costs_gamma_however_long_it_is(
+    rewards: list[list[float]], length: int, gamma: float, lam: float
+) -> None:
+    lengths = [[length] * len(steps) for steps in rewards]
+    blank = [[[0.0] * length for _ in steps] for steps in rewards]
+    timeline = Timeline.from_lists(rewards, blank, tokens_per_step=lengths, dtype=torch.float64)
+    by_token = credit.token_gae(timeline, gamma=gamma, lam=lam, reward_at="step_end", clock="step")
+    by_step = credit.step_gae(timeline, gamma=gamma, lam=lam)
+    assert by_step.step_advantages is not None
+    ends = by_token.advantages[timeline.tokens_by_step.last]
+    torch.testing.assert_close(ends, by_step.step_advantages, atol=1e-9, rtol=1e-9)
+    starts = by_token.advantages[timeline.tokens_by_step.first]
+    within = (gamma * lam) ** ((length - 1) / length)
+    torch.testing.assert_close(starts, ends * within, atol=1e-9, rtol=1e-9)
+
+
+@given(batches, fraction, fraction)
+def test_the_clock_of_steps_is_the_root_of_the_discount_by_the_mean_length(
+    batch: list[Trajectory], gamma: float, lam: float
+) -> None:
+    lengths = [len(action) for x in batch for action in x.token_values]
+    root = len(lengths) / sum(lengths)
+    by_step = credit.token_gae(timeline_of(batch), gamma=gamma, lam=lam, clock="step")
+    by_token = credit.token_gae(timeline_of(batch), gamma=gamma**root, lam=lam**root)
+    torch.testing.assert_close(by_step.advantages, by_token.advantages)
+
+
 # Whitening
 
 

@@ -228,6 +228,7 @@ def test_further_missing_parts_are_named() -> None:
     [
         ("token_gae", {"gamma": 1.5}, "gamma: 1.5 is outside"),
         ("token_gae", {"lam": NAN}, "lam: nan is outside"),
+        ("token_gae", {"clock": "turn"}, "clock: 'turn' is unknown; .*'step'"),
         ("token_gae", {"reward_at": "end"}, "reward_at: 'end' is unknown; .*'step_end'"),
         ("step_gae", {"gamma": -0.1}, "gamma: -0.1 is outside"),
         ("turn_gae", {"site": "start"}, "site: 'start' is unknown"),

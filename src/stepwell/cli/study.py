@@ -69,6 +69,14 @@ def add(commands: Any) -> None:
         metavar="RESULTS",
         help="run nothing; one table of the results.json of parts (of a run in several, the last counts)",
     )
+    parser.add_argument(
+        "--select",
+        action="store_true",
+        help="choose each variant's settings first, as the file's [select] says",
+    )
+    parser.add_argument(
+        "--selected", type=Path, metavar="FILE", help="choices to use; default: where --select wrote them"
+    )
     parser.add_argument("--restart", action="store_true", help="delete the runs in the folder")
 
 
@@ -102,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
         only=args.only,
         limit_s=args.limit_s,
         restart=args.restart,
+        select=args.select,
+        selected=args.selected,
         command=shlex.join(["stepwell", *sys.argv[1:]]),
     )
     return _report_session(session)
@@ -120,7 +130,9 @@ def _report_session(session: StudySession) -> int:
     if session.failed:
         names = ", ".join(session.failed)
         print(f"{len(session.failed)} of {session.num_runs} runs failed: {names}", file=sys.stderr)
-    if session.differences:
+    for line in session.choices:
+        print(f"chosen  {line}")
+    if session.differences and not session.choices:
         print("differences in held-out success, pair by pair (95 % interval):")
         print("\n".join(f"  {line}" for line in session.differences))
     print(

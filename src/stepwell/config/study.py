@@ -19,6 +19,8 @@
     [quick]                                changes for the short form (`--quick`)
     seeds = [0]
 
+    [select]                               what is chosen for each variant first (`--select`)
+
     base (the environment's, else the study's) < settings < environment < variant < quick.settings:
     later ones win
 
@@ -41,17 +43,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from stepwell.config.base import Settings
 from stepwell.config.loading import load_config
 from stepwell.config.renamed import merge_tables, rename_study_keys
 from stepwell.config.run import RunConfig
+from stepwell.config.study_parts import (
+    NamedSettings,
+    QuickConfig,
+    SelectConfig,
+    StudyEnvConfig,
+    SweepConfig,
+    Table,
+    VariantConfig,
+)
 from stepwell.config.writing import format_toml
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_name
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 QUIET: dict[str, Any] = {
     "monitor": {"tensorboard": False, "report": False},
@@ -60,76 +70,7 @@ QUIET: dict[str, Any] = {
 """Defaults of a study's runs: without the files that a single run writes for people."""
 
 
-Table = Literal["use", "golden", "dynamics", "time"]
-
-
-class _Named(Settings):
-    """Something whose name becomes a part of a folder's name."""
-
-    name: str
-    settings: dict[str, Any] = Field(default_factory=dict, description="tables of a run's configuration")
-
-    @field_validator("name")
-    @classmethod
-    def _is_plain(cls, name: str) -> str:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} becomes a folder name: use only letters, digits and _ . + -")
-        return name
-
-
-class StudyEnvConfig(_Named):
-    """One environment in which all variants run; results are grouped by it."""
-
-    base: str | None = Field(None, description="preset or TOML file of this environment; None: the study's")
-    env_steps: int | None = Field(None, ge=1, description="budget of each run here; None: the study's")
-    elsewhere: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="other held-out tasks on which the trained agent is evaluated: settings, by a name",
-    )
-
-
-class VariantConfig(_Named):
-    """One of the compared configurations."""
-
-    group: str = Field("", description="variants of a group share a panel of the plot")
-    table: str = Field("", description="title of an extra table, with the baseline; empty: the main table")
-    beside: str | None = Field(
-        None, description="with `table`: the variant of the main table to show in it; None: the baseline"
-    )
-    environments: tuple[str, ...] | None = Field(None, description="run only in these; None: in all")
-    note: str = Field("", description="shown below the table")
-
-
-class SweepConfig(Settings):
-    """One setting at several values: each line names the variants that have them, in their order."""
-
-    name: str
-    note: str = ""
-    values: tuple[float, ...] = Field(min_length=2)
-    lines: dict[str, tuple[str, ...]] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _check_lengths(self) -> SweepConfig:
-        for line, variants in self.lines.items():
-            if len(variants) != len(self.values):
-                raise ValueError(
-                    f"lines: {line!r} names {len(variants)} variants for {len(self.values)} values"
-                )
-        return self
-
-
-class QuickConfig(Settings):
-    """Changes for the short form; None changes nothing."""
-
-    seeds: tuple[int, ...] | None = None
-    environments: tuple[str, ...] | None = Field(None, description="names of those that are kept")
-    variants: tuple[str, ...] | None = Field(None, description="names of those that are kept")
-    env_steps: int | None = Field(None, ge=1, description="environment steps of each run")
-    rollouts: int | None = Field(None, ge=1, description="trajectories of an update")
-    settings: dict[str, Any] = Field(default_factory=dict)
-
-
-class StudyConfig(_Named):
+class StudyConfig(NamedSettings):
     """A whole study."""
 
     title: str = ""
@@ -150,6 +91,9 @@ class StudyConfig(_Named):
     environments: tuple[StudyEnvConfig, ...] = ()
     variants: tuple[VariantConfig, ...] = Field(min_length=1)
     quick: QuickConfig = Field(default_factory=QuickConfig)
+    select: SelectConfig | None = Field(
+        None, description="what is chosen for each variant first (`--select`); the short form goes without"
+    )
 
     @model_validator(mode="after")
     def _check_consistency(self) -> StudyConfig:
@@ -164,6 +108,11 @@ class StudyConfig(_Named):
         for variant in self.variants:
             _check_known(f"variant {variant.name}, environments", variant.environments or (), envs)
             _check_known(f"variant {variant.name}, beside", [variant.beside] if variant.beside else [], known)
+            chosen = [variant.choice_of] if variant.choice_of else []
+            _check_known(f"variant {variant.name}, choice_of", chosen, known)
+        if self.select is not None:
+            _check_distinct("seeds and select.seeds together", [*self.seeds, *self.select.seeds])
+            _check_distinct("select.choices", [choice.name for choice in self.select.choices])
         for sweep in self.sweeps:
             _check_known(
                 f"sweep {sweep.name}", [name for line in sweep.lines.values() for name in line], known
@@ -198,6 +147,7 @@ class StudyConfig(_Named):
             "environments": tuple(envs),
             "variants": tuple(variants),
             "quick": QuickConfig(),
+            "select": None,
         }
         return self.model_copy(update=changes)
 
@@ -235,10 +185,18 @@ def load_study(path: Path) -> StudyConfig:
         raise ConfigError(f"{path}: {len(problems)} problems\n{lines}") from None
 
 
-def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None = None) -> list[PlannedRun]:
+def plan_runs(
+    study: StudyConfig,
+    beside: Path,
+    folder: Path,
+    device: str | None = None,
+    *,
+    chosen: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+) -> list[PlannedRun]:
     """Every run, seed by seed, so that an unfinished study still compares all variants.
 
-    `beside` is the folder of the study file, `folder` that of the run folders.
+    `beside` is the folder of the study file, `folder` that of the run folders. `chosen` holds settings of an
+    environment and a variant that were selected before (`studies/selection.py`).
     """
     envs = study.environments or (_make_base_env(study, _find_base(study.base, beside)),)
     runs = []
@@ -248,6 +206,10 @@ def plan_runs(study: StudyConfig, beside: Path, folder: Path, device: str | None
             for variant in study.variants:
                 if variant.environments is not None and env.name not in variant.environments:
                     continue
+                if chosen is not None:
+                    selected = chosen.get(env.name, {}).get(variant.name, {})
+                    settings = merge_tables(variant.settings, dict(selected))
+                    variant = variant.model_copy(update={"settings": settings})
                 name = f"{env.name}-{variant.name}-seed{seed}"
                 own = {
                     "seed": seed,
@@ -359,6 +321,7 @@ _TABLES: dict[str, type[Settings]] = {
     "variants": VariantConfig,
     "quick": QuickConfig,
     "sweeps": SweepConfig,
+    "select": SelectConfig,
 }
 
 

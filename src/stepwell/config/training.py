@@ -90,6 +90,16 @@ class TrainConfig(Settings):
     critic_learning_rate: float | None = Field(
         None, gt=0, description="of all weights of critics; none: as the actor's"
     )
+    critic_only_updates: int = Field(
+        0,
+        ge=0,
+        description="the first updates teach the critic alone, on rollouts of the policy as it started; "
+        "needs policy.critic own; without effect in recipes that have no critic",
+    )
+    measure_credit: bool = Field(
+        False,
+        description="report the size of advantages by step, and what the critic explains by step and by site",
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="how the learning rate changes over num_updates"
     )

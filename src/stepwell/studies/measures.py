@@ -3,7 +3,8 @@
     eval_episodes.jsonl ─► by_task  success on each held-out task, in the order of their ids
                         └► use      means per episode at the end: turns, tokens, score, calls/TOOL, …
                         └► golden   success and extra turns by the length of the shortest plan
-    metrics.jsonl ───────► tracks   training reward, critic loss and explained variance over updates
+    metrics.jsonl ───────► tracks   training success, reward, critic loss, explained variance over updates
+                        ├► credit   sizes of advantages, what the critic explains by site, share clipped
                         └► times    seconds of an update: rollout, actor, critic
     elsewhere.json ──────► elsewhere  success on held-out tasks of other settings
 
@@ -31,7 +32,13 @@ from stepwell.core.errors import EncodingError
 from stepwell.runs.evaluation.episodes_file import EvalEpisode, read_episodes
 from stepwell.studies.run_status import ELSEWHERE_FILE
 
-TRACKS = {"reward": "reward", "critic_loss": "loss/value", "explained": "explained_variance"}
+TRACKS = {
+    "train_success": "success",
+    "reward": "reward",
+    "critic_loss": "loss/value",
+    "explained": "explained_variance",
+}
+CREDIT = ("advantage/", "explained/")
 MAX_POINTS = 60
 Track = list[tuple[int, float]]
 
@@ -48,6 +55,7 @@ def measure_run(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
         "use": summarize_use(episodes),
         "golden": summarize_golden(episodes),
         "tracks": read_tracks(updates),
+        "credit": summarize_credit(updates),
         "times": measure_times(updates),
         "elsewhere": _read_elsewhere(folder),
     }
@@ -109,6 +117,18 @@ def read_tracks(updates: Sequence[Any]) -> dict[str, Track]:
         if points:
             tracks[name] = thin_track(points)
     return tracks
+
+
+def summarize_credit(updates: Sequence[Any]) -> dict[str, float]:
+    """Means over the updates that change the policy; by step and site with `train.measure_credit`."""
+    found: dict[str, list[float]] = {}
+    for entry in updates:
+        if "loss/policy" not in entry.values:
+            continue
+        for name, value in entry.values.items():
+            if name.startswith(CREDIT) or name in ("clip_share", "explained_variance"):
+                found.setdefault(name, []).append(value)
+    return {name: round(statistics.fmean(values), 6) for name, values in sorted(found.items())}
 
 
 def thin_track(track: Track, most: int = MAX_POINTS) -> Track:

@@ -42,6 +42,14 @@ from stepwell.studies.processes import EndedRun, WorkerPool
 from stepwell.studies.progress import StudyProgress
 from stepwell.studies.results import Results, collect_results, join
 from stepwell.studies.run_status import DONE, read_status
+from stepwell.studies.selection import (
+    SELECTED_FILE,
+    choose_best,
+    describe_choices,
+    make_selection,
+    read_choices,
+    write_choices,
+)
 
 GRACE_S = 60.0  # how long interrupted runs may take to save before they are killed
 LOOK_EVERY_S = 0.2
@@ -58,6 +66,7 @@ class StudySession:
     num_runs: int
     failed: list[str]
     differences: list[str] = field(default_factory=list)
+    choices: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -84,28 +93,44 @@ def run_study(
     only: Sequence[str] = (),
     limit_s: float | None = None,
     restart: bool = False,
+    select: bool = False,
+    selected: Path | None = None,
     command: str = "",
     console: Console | None = None,
 ) -> StudySession:
-    """One session of the study in `file`; its folder is `folder` or `runs/study-NAME`."""
-    study = load_study(file)
-    study = study.shorten() if quick else study
-    folder = folder or Path("runs") / f"study-{study.name}{'-quick' if quick else ''}"
-    runs = plan_runs(study, file.parent, folder / "runs", device)
-    chosen = _choose_runs(runs, only)
+    """One session of the study in `file`; its folder is `folder` or `runs/study-NAME`.
+
+    With `select`, settings are chosen for each variant; without it, a study that has such choices reads them
+    from `selected`, by default where `select` wrote them.
+    """
+    whole = load_study(file)
+    whole = whole.shorten() if quick else whole
+    study = make_selection(whole) if select else whole
+    home = Path("runs") / f"study-{study.name}{'-quick' if quick else ''}"
+    choices = home.with_name(f"{home.name}-select")
+    folder = folder or (choices if select else home)
+    chosen = None if study.select is None else read_choices(study, selected or choices / SELECTED_FILE)
+    runs = plan_runs(study, file.parent, folder / "runs", device, chosen=chosen)
+    chosen_runs = _choose_runs(runs, only)
     _check_runs([run for run in runs if run.name not in ({} if restart else known_runs(folder))])
     num_cores = _num_cores()
-    size = max(1, min(workers or num_cores, len(chosen)))
+    size = max(1, min(workers or num_cores, len(chosen_runs)))
     threads = threads or max(1, num_cores // size)
     with lock_folder(folder, console) as lock:
         adopt_folder(folder, runs, quick, restart)
-        plan = _SessionPlan(study, runs, chosen, folder, quick, read_sessions(folder))
+        plan = _SessionPlan(study, runs, chosen_runs, folder, quick, read_sessions(folder))
         pool = WorkerPool(folder, size, threads, study.keep, lock)
         session = {"command": command, "started": datetime.now(UTC).isoformat(timespec="seconds")}
         plan.sessions.append(
             session | {"workers": size, "threads": threads, "wall_s": 0.0, "ending": "running"}
         )
-        return _run_session(plan, pool, limit_s, console)
+        done = _run_session(plan, pool, limit_s, console)
+        results = plan.results()
+        if select and results.num_done == len(runs):
+            found = choose_best(whole, results)
+            write_choices(folder, whole, found)
+            done.choices = describe_choices(whole, found)
+        return done
 
 
 def join_study(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepwell.config.study import SweepConfig
+from stepwell.config.study_parts import SweepConfig
 from stepwell.monitors.charts import Series, draw_line_chart
 from stepwell.studies.results import Figure, Results, RunResult, mean_curve
 
@@ -210,6 +210,53 @@ def _mean_quarters(runs: Sequence[RunResult], name: str) -> list[str]:
     return [_format_number(_mean_known(end[side] for end in ends), 4) for side in (0, 1)]
 
 
+# --- credit ----------------------------------------------------------------------------
+
+
+def _make_credit(results: Results, env: str) -> StudyTable | None:
+    """Clip share, what the critic explains by site, and the size of advantages by step."""
+    runs = {
+        v: [run.credit for run in mine if run.credit] for v, mine in _select_finished(results, env).items()
+    }
+    runs = {variant: found for variant, found in runs.items() if found}
+    if not runs:
+        return None
+    names = sorted({name for found in runs.values() for one in found for name in one})
+    sites = [f"explained/{site}" for site in ("state", "inside", "end") if f"explained/{site}" in names]
+    sizes = [name for name in names if name.startswith("advantage/")]
+    shown = ["clip_share", "explained_variance", *sites, *sizes]
+    titles = {"clip_share": "clipped", "explained_variance": "explained"}
+    head = ["variant", *[titles.get(name) or _title_credit(name) for name in shown]]
+    rows = [
+        [variant, *[_format_number(_mean_known(one.get(name) for one in found), 3) for name in shown]]
+        for variant, found in runs.items()
+    ]
+    plots = []
+    for what, title in (("advantage", "mean |A|"), ("explained", "explained variance")):
+        lines = {variant: _steps_of(found, what) for variant, found in runs.items()}
+        plots += _make_panels(results, env, f"credit-{what}", f"{title} by step", "step", lines)
+    note = (
+        "Means over the updates that change the policy. Clipped: share of terms whose ratio was cut. "
+        "Explained: share of the variance of returns that the critic predicts, at all its sites; before the "
+        "first token of a reply (state), before later ones (inside) and after the last (end). |A|: mean size "
+        "of advantages before whitening, by step of the episode."
+    )
+    return StudyTable("Credit", note, head, rows, plots)
+
+
+def _title_credit(name: str) -> str:
+    """`explained/state` as `explained, state`; `advantage/step_03` as `|A| step 3`."""
+    what, _, place = name.partition("/")
+    return f"|A| step {int(place[5:])}" if what == "advantage" else f"{what}, {place}"
+
+
+def _steps_of(found: Sequence[dict[str, float]], what: str) -> list[tuple[int, float]]:
+    """(step, mean over seeds) of one kind of figure."""
+    names = sorted({name for one in found for name in one if name.startswith(f"{what}/step_")})
+    points = [(int(name[-2:]), _mean_known(one.get(name) for one in found)) for name in names]
+    return [(step, height) for step, height in points if height is not None]
+
+
 # --- time ------------------------------------------------------------------------------
 
 
@@ -326,5 +373,6 @@ _TABLES: dict[str, Callable[[Results, str], StudyTable | None]] = {
     "use": _make_use,
     "golden": _make_golden,
     "dynamics": _make_dynamics,
+    "credit": _make_credit,
     "time": _make_time,
 }

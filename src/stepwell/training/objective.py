@@ -57,6 +57,8 @@ class Objective:
     version: int | None = None
     proximal: Tensor | None = None
     instruction_values: Tensor | None = None
+    in_detail: bool = False
+    trains_policy: bool = True
     gaps: LogprobGaps | None = None
     _credit: CreditResult | None = None
     _timeline: Timeline | None = None
@@ -73,9 +75,13 @@ class Objective:
         metrics |= self._measure_change(outputs.logprobs.detach())
         timeline = self._timeline
         assert timeline is not None
-        loss, policy_metrics = self._policy_loss(outputs.logprobs, timeline)
-        metrics |= policy_metrics
-        for term in (self._value_loss, self._kl_loss, self._entropy_term):
+        if self.trains_policy:
+            loss, policy_metrics = self._policy_loss(outputs.logprobs, timeline)
+            metrics |= policy_metrics
+        else:
+            loss = 0.0 * outputs.logprobs.sum()
+        terms = (self._value_loss, self._kl_loss, self._entropy_term)
+        for term in terms if self.trains_policy else terms[:1]:
             extra, more = term(outputs, timeline)
             metrics |= more
             loss = loss if extra is None else loss + extra
@@ -136,7 +142,9 @@ class Objective:
         if self._timeline is None:
             self._timeline = self.fill_timeline(outputs)
             if self.recipe.credit is not None:
-                (self._credit,), more = compute_update_credit(self.recipe, [self._timeline], self.horizon)
+                (self._credit,), more = compute_update_credit(
+                    self.recipe, [self._timeline], self.horizon, in_detail=self.in_detail
+                )
                 metrics |= more
         return metrics
 

@@ -31,6 +31,7 @@ from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.recipes import Recipe
 from stepwell.config.training import TrainConfig
 from stepwell.core import (
+    ConfigError,
     DivergenceError,
     InputError,
     LogprobGaps,
@@ -40,6 +41,7 @@ from stepwell.core import (
 )
 from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.packing import Outputs, backward, check_finite, evaluate
+from stepwell.policies.critic import CriticModel
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import split_trajectories
 from stepwell.training.critic_clock import time_critic
@@ -81,6 +83,7 @@ class Trainer:
         rank_timeout_s: float = TIMEOUT_S,
     ) -> None:
         prepare_critics(policy, recipe)
+        _check_frozen_start(policy, recipe, config)
         self.policy, self.recipe, self.config = policy, recipe, config
         self.horizon, self.value_clip = horizon, value_clip
         self.devices, self.rank_timeout_s = tuple(devices), rank_timeout_s
@@ -132,6 +135,11 @@ class Trainer:
         if self._ranks is not None:
             self._ranks.close()
             self._ranks = None
+
+    @property
+    def _is_policy_frozen(self) -> bool:
+        """Whether this update teaches the critic alone."""
+        return self.recipe.needs_critic and self.num_done < self.config.critic_only_updates
 
     @property
     def rank_pids(self) -> list[int]:
@@ -241,6 +249,8 @@ class Trainer:
             self.value_clip,
             version,
             instruction_values=instructions,
+            in_detail=self.config.measure_credit,
+            trains_policy=not self._is_policy_frozen,
         )
 
     def _compute_credit(self, objectives: Sequence[Objective]) -> dict[str, Tensor]:
@@ -267,7 +277,9 @@ class Trainer:
             parts: Sequence[CreditResult | None] = [None] * len(timelines)
             metrics: dict[str, Tensor] = {}
         else:
-            parts, metrics = compute_update_credit(self.recipe, timelines, self.horizon)
+            parts, metrics = compute_update_credit(
+                self.recipe, timelines, self.horizon, in_detail=self.config.measure_credit
+            )
         for objective, timeline, part in zip(objectives, timelines, parts, strict=True):
             objective.start_from(timeline, part)
         return metrics
@@ -338,6 +350,17 @@ class Trainer:
 def _was_left_out(metrics: dict[str, Tensor]) -> bool:
     """Whether these are the metrics of a pass after which no optimizer step was taken."""
     return "grad_norm" not in metrics
+
+
+def _check_frozen_start(policy: Policy, recipe: Recipe, config: TrainConfig) -> None:
+    """A critic on the actor's backbone cannot be taught alone."""
+    if not (config.critic_only_updates and recipe.needs_critic):
+        return
+    if not (isinstance(policy.critic, CriticModel) and policy.critic.backbone is not None):
+        raise ConfigError(
+            "train.critic_only_updates needs a critic with a backbone of its own, so that the policy stays "
+            "as it is; set policy.critic to 'own', or train.critic_only_updates to 0"
+        )
 
 
 def _average_metrics(seen: list[dict[str, Tensor]]) -> dict[str, float]:

@@ -21,14 +21,18 @@ from stepwell.algos import Timeline
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import load_function
 from stepwell.algos.recipes import Recipe
+from stepwell.training.credit_measures import explained_variance, measure_credit
 
 _LABELS = ("groups", "anchors")
 
 
 def compute_update_credit(
-    recipe: Recipe, timelines: Sequence[Timeline], horizon: int | None
+    recipe: Recipe, timelines: Sequence[Timeline], horizon: int | None, *, in_detail: bool = False
 ) -> tuple[list[CreditResult], dict[str, Tensor]]:
-    """The credit of each minibatch, and what the critic explains of the whole batch's targets."""
+    """The credit of each minibatch, and what the critic explains of the whole batch's targets.
+
+    `in_detail` adds figures by step and by site (`credit_measures.py`).
+    """
     spec = recipe.credit
     assert spec is not None
     kwargs = dict(spec.kwargs)
@@ -36,10 +40,12 @@ def compute_update_credit(
         kwargs["horizon"] = horizon
     whole = join_timelines(timelines)
     credit: CreditResult = load_function("credit", spec.name)(whole, **kwargs)
-    metrics = {}
+    metrics, values = {}, None
     if credit.value_targets is not None and credit.value_sites is not None:
         values = read_values_at(whole, credit.value_sites)
-        metrics["explained_variance"] = _explained_variance(values, credit.value_targets)
+        metrics["explained_variance"] = explained_variance(values, credit.value_targets)
+    if in_detail:
+        metrics |= measure_credit(whole, credit, values)
     credit = credit.whiten_advantages(recipe.whiten) if recipe.whiten else credit
     return cut_credit(credit, timelines), metrics
 
@@ -98,10 +104,3 @@ def read_values_at(timeline: Timeline, sites: Tensor) -> Tensor:
     values[timeline.index_sites(timeline.token_sites)] = timeline.read_token_values()
     values[timeline.index_sites(timeline.end_sites)] = timeline.read_end_values()
     return values[timeline.index_sites(sites)]
-
-
-def _explained_variance(values: Tensor, targets: Tensor) -> Tensor:
-    """Compute the share of the targets' variance that the critic explains; 0 if they do not vary."""
-    spread = targets.var(unbiased=False)
-    left = (targets - values).var(unbiased=False)
-    return torch.where(spread > 1e-12, 1.0 - left / spread.clamp(min=1e-12), torch.zeros_like(spread))

@@ -1,0 +1,75 @@
+"""Figures of credit by step and by site, and updates that teach the critic alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.training.made import sampled
+from tests.training.test_trainer import policy, trainer, weights
+
+from stepwell.algos import Timeline, credit
+from stepwell.core import ConfigError
+from stepwell.training.credit_measures import measure_credit
+
+LENGTH, GAMMA = 3, 0.5
+
+
+def blank_timeline(num_steps: int) -> Timeline:
+    """Eight trajectories of steps of three tokens; the last step pays 1 to every other trajectory."""
+    rewards = [[0.0] * (num_steps - 1) + [float(i % 2)] for i in range(8)]
+    blank = [[[0.0] * LENGTH for _ in steps] for steps in rewards]
+    return Timeline.from_lists(rewards, blank, end_values=[[0.0] * num_steps] * 8)
+
+
+def test_the_size_of_credit_falls_by_the_discount_of_each_step() -> None:
+    timeline = blank_timeline(4)
+    result = credit.step_gae(timeline, gamma=GAMMA)
+    found = measure_credit(timeline, result, None)
+    sizes = [float(found[f"advantage/step_{number:02d}"]) for number in (1, 2, 3, 4)]
+    assert sizes == pytest.approx([0.5 * GAMMA**left for left in (3, 2, 1, 0)])
+    assert "advantage/step_05" not in found and len(found) == 4
+
+
+def test_a_critic_is_judged_apart_at_every_kind_of_site() -> None:
+    timeline = blank_timeline(2)
+    result = credit.token_gae(timeline, gamma=1.0, reward_at="step_end")
+    assert result.value_targets is not None and result.value_sites is not None
+    knows = (result.value_sites[:, 1] > 0) | (result.value_sites[:, 0] % 2 == 1)
+    values = torch.where(knows, result.value_targets, torch.zeros_like(result.value_targets))
+    found = {name: float(x) for name, x in measure_credit(timeline, result, values).items()}
+    assert found["explained/inside"] == pytest.approx(1.0)
+    assert found["explained/step_02"] == pytest.approx(1.0)
+    assert found["explained/step_01"] < 1.0
+    assert found["explained/state"] == pytest.approx(1 - 3 / 16 / 0.25)  # half of the outcomes are known
+    assert "explained/end" not in found  # token GAE gives no target there
+
+
+def test_few_steps_give_no_figure() -> None:
+    timeline = Timeline.from_lists([[0.0, 1.0]] * 4)
+    assert measure_credit(timeline, credit.grpo(_with_groups(timeline)), None) == {}
+
+
+def _with_groups(timeline: Timeline) -> Timeline:
+    rewards = timeline.rewards.view(4, 2).tolist()
+    return Timeline.from_lists(rewards, groups=[0, 0, 1, 1])
+
+
+def test_first_updates_may_teach_the_critic_alone() -> None:
+    trajectories = sampled(num_tasks=4)[1]
+    one = trainer("steppo", own=policy("own"), critic_only_updates=1, minibatches=2, measure_credit=True)
+    before = weights(one)
+    told = one.update(trajectories)
+    after = weights(one)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    critic = {name for name in before if name.startswith("critic")}
+    assert moved and moved <= critic
+    assert "loss/policy" not in told and "loss/value" in told and "advantage/step_01" in told
+    assert "loss/policy" in one.update(trajectories)
+    last = weights(one)
+    assert any(not torch.equal(after[name], last[name]) for name in before.keys() - critic)
+
+
+def test_a_critic_on_the_policys_backbone_cannot_be_taught_alone() -> None:
+    with pytest.raises(ConfigError, match=r"set policy\.critic to 'own'"):
+        trainer("steppo", critic_only_updates=2)
+    assert trainer("grpo", critic_only_updates=2).config.critic_only_updates == 2  # it has no critic
