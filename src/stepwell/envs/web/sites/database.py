@@ -14,7 +14,7 @@ import random
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -34,14 +34,14 @@ def build_world(seed: int, size: str) -> bytes:
     """The bytes of the database that a seed makes."""
     if size not in get_args(Size):
         raise InputError(f"size must be tiny or full, got {size!r}")
-    db = sqlite3.connect(":memory:")
-    for schema in SCHEMAS:
-        db.executescript(schema)
     words = load_words(size)
-    for name, seeder in SEEDERS.items():
-        seeder(db, random.Random(f"{seed}/{size}/{name}"), words)
-    db.commit()
-    return bytes(db.serialize())
+    with closing(sqlite3.connect(":memory:")) as db:
+        for schema in SCHEMAS:
+            db.executescript(schema)
+        for name, seeder in SEEDERS.items():
+            seeder(db, random.Random(f"{seed}/{size}/{name}"), words)
+        db.commit()
+        return bytes(db.serialize())
 
 
 def open_copy(data: bytes) -> sqlite3.Connection:
