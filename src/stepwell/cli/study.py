@@ -75,6 +75,9 @@ def add(commands: Any) -> None:
         help="choose each variant's settings first, as the file's [select] says",
     )
     parser.add_argument(
+        "--gate", action="store_true", help="check first whether variants may be compared, as [gate] says"
+    )
+    parser.add_argument(
         "--selected", type=Path, metavar="FILE", help="choices to use; default: where --select wrote them"
     )
     parser.add_argument("--restart", action="store_true", help="delete the runs in the folder")
@@ -111,10 +114,11 @@ def run(args: argparse.Namespace) -> int:
         limit_s=args.limit_s,
         restart=args.restart,
         select=args.select,
+        gate=args.gate,
         selected=args.selected,
         command=shlex.join(["stepwell", *sys.argv[1:]]),
     )
-    return _report_session(session)
+    return _report_session(session, is_gate=args.gate)
 
 
 def _print_studies() -> int:
@@ -126,13 +130,17 @@ def _print_studies() -> int:
     return 0
 
 
-def _report_session(session: StudySession) -> int:
+def _report_session(session: StudySession, *, is_gate: bool = False) -> int:
     if session.failed:
         names = ", ".join(session.failed)
         print(f"{len(session.failed)} of {session.num_runs} runs failed: {names}", file=sys.stderr)
     for line in session.choices:
         print(f"chosen  {line}")
-    if session.differences and not session.choices:
+    for line in session.failures:
+        print(f"gate not passed  {line}", file=sys.stderr)
+    if is_gate and session.ending == "complete" and not session.failures:
+        print("gate passed: variants may be compared")
+    if session.differences and not session.choices and not is_gate:
         print("differences in held-out success, pair by pair (95 % interval):")
         print("\n".join(f"  {line}" for line in session.differences))
     print(
@@ -143,4 +151,6 @@ def _report_session(session: StudySession) -> int:
         raise KeyboardInterrupt
     if session.ending == "limit":
         print(RESUME_HINT)
+    if is_gate and session.failures:
+        return 1
     return {"complete": 0, "limit": TIME_IS_UP}.get(session.ending, 1)

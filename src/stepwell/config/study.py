@@ -50,6 +50,7 @@ from stepwell.config.loading import load_config
 from stepwell.config.renamed import merge_tables, rename_study_keys
 from stepwell.config.run import RunConfig
 from stepwell.config.study_parts import (
+    GateConfig,
     NamedSettings,
     QuickConfig,
     SelectConfig,
@@ -91,6 +92,7 @@ class StudyConfig(NamedSettings):
     environments: tuple[StudyEnvConfig, ...] = ()
     variants: tuple[VariantConfig, ...] = Field(min_length=1)
     quick: QuickConfig = Field(default_factory=QuickConfig)
+    gate: GateConfig | None = Field(None, description="what must hold before variants may be compared")
     select: SelectConfig | None = Field(
         None, description="what is chosen for each variant first (`--select`); the short form goes without"
     )
@@ -322,6 +324,7 @@ _TABLES: dict[str, type[Settings]] = {
     "quick": QuickConfig,
     "sweeps": SweepConfig,
     "select": SelectConfig,
+    "gate": GateConfig,
 }
 
 

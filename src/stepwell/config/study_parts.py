@@ -90,6 +90,18 @@ class ChoiceConfig(NamedSettings):
     """One of the values among which each variant's best is chosen, such as a learning rate."""
 
 
+class GateConfig(Settings):
+    """What must hold before variants may be compared (`--gate`), measured before any of them has learnt."""
+
+    explained: float | None = Field(
+        None, ge=0, le=1, description="share of the variance of returns that every critic explains, at least"
+    )
+    grounding: float | None = Field(
+        None, ge=0, le=1, description="how right descriptions of what is seen are on average, at least"
+    )
+    settings: dict[str, Any] = Field(default_factory=dict, description="of the runs of `--gate`")
+
+
 class SelectConfig(Settings):
     """What is chosen for each variant before variants are compared: by training tasks, with other seeds."""
 

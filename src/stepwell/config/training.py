@@ -57,7 +57,14 @@ class WarmStartConfig(Settings):
         description="do not stop before this share of replies has the asked form; with `stop_at`, both must "
         "be reached",
     )
-    check_every: int = Field(4, ge=1, description="updates between looks at `stop_at` and `stop_at_format`")
+    stop_at_grounding: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="do not stop before descriptions of what is seen are this right on average, as the "
+        "judge of rewards scores them; for strategies that describe it",
+    )
+    check_every: int = Field(4, ge=1, description="updates between looks at the goals above")
     value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic what the recipe reads")
     reward_parts: tuple[str, ...] | None = Field(
         None, description="what those returns are the sum of; None: recipe.reward_parts"

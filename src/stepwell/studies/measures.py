@@ -39,6 +39,7 @@ TRACKS = {
     "explained": "explained_variance",
 }
 CREDIT = ("advantage/", "explained/")
+GATE = {"explained": "explained_variance", "grounding": "grounding_share"}
 MAX_POINTS = 60
 Track = list[tuple[int, float]]
 
@@ -56,6 +57,7 @@ def measure_run(folder: Path, entries: Sequence[Any]) -> dict[str, Any]:
         "golden": summarize_golden(episodes),
         "tracks": read_tracks(updates),
         "credit": summarize_credit(updates),
+        "gate": measure_gate(updates),
         "times": measure_times(updates),
         "elsewhere": _read_elsewhere(folder),
     }
@@ -129,6 +131,12 @@ def summarize_credit(updates: Sequence[Any]) -> dict[str, float]:
             if name.startswith(CREDIT) or name in ("clip_share", "explained_variance"):
                 found.setdefault(name, []).append(value)
     return {name: round(statistics.fmean(values), 6) for name, values in sorted(found.items())}
+
+
+def measure_gate(updates: Sequence[Any]) -> dict[str, float]:
+    """What the first update that changes the policy says of critic and descriptions."""
+    first: dict[str, float] = next((one.values for one in updates if "loss/policy" in one.values), {})
+    return {name: round(first[key], 4) for name, key in GATE.items() if key in first}
 
 
 def thin_track(track: Track, most: int = MAX_POINTS) -> Track:

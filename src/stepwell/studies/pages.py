@@ -22,12 +22,14 @@ from stepwell.monitors.console import format_duration
 from stepwell.monitors.files import atomic_write
 from stepwell.monitors.svg import make_element, make_svg, make_text
 from stepwell.studies.differences import describe_rows
+from stepwell.studies.gate import list_failures
 from stepwell.studies.results import Figure, Results, Row, mark_best, mean_curve
 from stepwell.studies.tables import make_tables
 
 PER_PANEL = 6
 GREY = 5
 DIFFERENCES = "Differences in success after training, pair by pair over seeds and tasks (95 % interval):"
+GATE_FAILED = "**The gate is not passed**; what it concerns cannot be compared:"
 STANDINGS = {"best": "best", "close": "≈ best", "": ""}
 _WIDTH, _PANEL, _TITLE = 860, 320, 26
 
@@ -50,6 +52,8 @@ def write_table(results: Results) -> str:
     parts = [f"# {study.title or study.name}", ""]
     parts += [study.note.strip(), ""] if study.note else []
     parts += [" ".join(_explain_terms(results)), ""]
+    if failures := list_failures(results):
+        parts += [GATE_FAILED, "", *(f"* {line}" for line in failures), ""]
     for env, rows in results.rows.items():
         parts += [f"## {env}", "", _explain_area(results, env), ""]
         for title, head, chosen in _select_tables(rows):

@@ -65,6 +65,7 @@ class RunResult:
     golden: list[dict[str, Any]] = field(default_factory=list)
     tracks: dict[str, Track] = field(default_factory=dict)
     credit: dict[str, float] = field(default_factory=dict)
+    gate: dict[str, float] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     elsewhere: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)

@@ -37,6 +37,7 @@ from stepwell.monitors.summary import describe_success, read_summary
 from stepwell.runs.interrupts import count_signals
 from stepwell.studies.differences import describe_differences, describe_power
 from stepwell.studies.folder import adopt_folder, known_runs, lock_folder, read_sessions
+from stepwell.studies.gate import list_failures, make_gate
 from stepwell.studies.pages import write_pages
 from stepwell.studies.processes import EndedRun, WorkerPool
 from stepwell.studies.progress import StudyProgress
@@ -67,6 +68,7 @@ class StudySession:
     failed: list[str]
     differences: list[str] = field(default_factory=list)
     choices: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -94,21 +96,25 @@ def run_study(
     limit_s: float | None = None,
     restart: bool = False,
     select: bool = False,
+    gate: bool = False,
     selected: Path | None = None,
     command: str = "",
     console: Console | None = None,
 ) -> StudySession:
     """One session of the study in `file`; its folder is `folder` or `runs/study-NAME`.
 
-    With `select`, settings are chosen for each variant; without it, a study that has such choices reads them
+    With `gate`, only the first updates are run, to see whether variants may be compared. With `select`,
+    settings are chosen for each variant; without it, a study that has such choices reads them
     from `selected`, by default where `select` wrote them.
     """
     whole = load_study(file)
     whole = whole.shorten() if quick else whole
-    study = make_selection(whole) if select else whole
+    if select and gate:
+        raise ConfigError("--select chooses settings, --gate checks the start; give one of them")
+    study = make_selection(whole) if select else make_gate(whole) if gate else whole
     home = Path("runs") / f"study-{study.name}{'-quick' if quick else ''}"
     choices = home.with_name(f"{home.name}-select")
-    folder = folder or (choices if select else home)
+    folder = folder or (choices if select else home.with_name(f"{home.name}-gate") if gate else home)
     chosen = None if study.select is None else read_choices(study, selected or choices / SELECTED_FILE)
     runs = plan_runs(study, file.parent, folder / "runs", device, chosen=chosen)
     chosen_runs = _choose_runs(runs, only)
@@ -130,6 +136,7 @@ def run_study(
             found = choose_best(whole, results)
             write_choices(folder, whole, found)
             done.choices = describe_choices(whole, found)
+        done.failures = list_failures(results)
         return done
 
 

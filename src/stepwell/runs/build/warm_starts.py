@@ -37,20 +37,23 @@ _LATER = {"recipe", "train", "parity", "offline"}
 
 def has_goal(warm: WarmStartConfig) -> bool:
     """Whether the warm start may end before its last update."""
-    return warm.stop_at is not None or warm.stop_at_format is not None
+    goals = warm.stop_at, warm.stop_at_format, warm.stop_at_grounding
+    return any(goal is not None for goal in goals)
 
 
 def describe_goal(warm: WarmStartConfig) -> str:
     """The goal of a warm start, in words."""
     form = f"{warm.stop_at_format:.0%} of replies have the asked form" if warm.stop_at_format else ""
+    right = f"descriptions are {warm.stop_at_grounding:.0%} right" if warm.stop_at_grounding else ""
     solved = f"{warm.stop_at:.0%} of training tasks are solved" if warm.stop_at else ""
-    return " and ".join(filter(None, (form, solved)))
+    return " and ".join(filter(None, (form, right, solved)))
 
 
 def is_warm(warm: WarmStartConfig, values: Mapping[str, float]) -> bool:
     """Whether an evaluation on training tasks reaches every goal of the settings."""
     knows_form = values.get("format_share", 1.0) >= (warm.stop_at_format or 0.0)
-    return knows_form and values["success"] >= (warm.stop_at or 0.0)
+    sees = values.get("grounding_share", 1.0) >= (warm.stop_at_grounding or 0.0)
+    return knows_form and sees and values["success"] >= (warm.stop_at or 0.0)
 
 
 def make_cache_key(components: Components) -> str:

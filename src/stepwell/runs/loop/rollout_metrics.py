@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stepwell.config.run import RewardConfig
 from stepwell.core import Step, Trajectory
 from stepwell.rollout.usage import measure_tool_use
 from stepwell.runs.evaluation.result import format_share
@@ -26,6 +27,23 @@ def measure_equal_groups(trajectories: Sequence[Trajectory]) -> dict[str, float]
     if not groups:
         return {}
     return {"equal_groups": sum(max(g) - min(g) < 1e-9 for g in groups) / len(groups)}
+
+
+def measure_descriptions(trajectories: Sequence[Trajectory], weights: RewardConfig) -> dict[str, float]:
+    """How right descriptions and predictions are on average, from 0 to 1; empty where none are written."""
+    found = {}
+    for name in ("grounding", "world_modeling"):
+        weight = float(getattr(weights, name))
+        told = [_read_parts(step).get(name) for t in trajectories for step in t.steps if not step.is_summary]
+        known = [value for value in told if value is not None]
+        if known and weight > 0:
+            found[f"{name}_share"] = float(np.mean(known)) / weight
+    return found
+
+
+def _read_parts(step: Step) -> dict[str, float]:
+    parts = step.info.get("parts")
+    return parts if isinstance(parts, dict) else {}  # type: ignore[return-value]
 
 
 def measure_rollout(trajectories: Sequence[Trajectory]) -> dict[str, float]:

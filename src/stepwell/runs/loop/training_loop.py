@@ -58,7 +58,7 @@ from stepwell.runs.loop.references import (
     save_reference,
 )
 from stepwell.runs.loop.replay import build_replay
-from stepwell.runs.loop.rollout_metrics import count_tokens, measure_rollout
+from stepwell.runs.loop.rollout_metrics import count_tokens, measure_descriptions, measure_rollout
 from stepwell.runs.loop.sources import Batch, PlayedSource, Source, StoredSource
 from stepwell.runs.loop.success_guard import describe_fall, measure_fall, roll_back
 from stepwell.runs.loop.task_feeds import build_feed, find_phase_end, protect_phase
@@ -289,7 +289,10 @@ class TrainingLoop:
             "tokens_per_s": count_tokens(batch.trajectories) / (now - played + batch.played_s),
             "infra_errors": float(batch.num_retries),
         }
-        self._record("update", measure_rollout(batch.trajectories) | metrics | times | batch.metrics)
+        figures = measure_rollout(batch.trajectories) | measure_descriptions(
+            batch.trajectories, self.components.config.rewards
+        )
+        self._record("update", figures | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
         return True
 

@@ -20,6 +20,7 @@ from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import EpisodeRunner
 from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm, load_or_make
 from stepwell.runs.evaluation.evaluate import evaluate
+from stepwell.runs.loop.rollout_metrics import measure_descriptions
 from stepwell.runs.sft.chats import read_chats
 from stepwell.training import count_batches, imitate
 from stepwell.training.critics import prepare_critics
@@ -90,11 +91,12 @@ class WarmStart:
         self.publish()
         config = self.components.config
         tasks = self.tasks[: max(1, config.eval.num_tasks // 2)]
-        values = evaluate(
-            self.components, tasks, temperature=config.eval.temperature, runner=self.runner
-        ).values()
+        result = evaluate(self.components, tasks, temperature=config.eval.temperature, runner=self.runner)
+        values = result.values() | measure_descriptions(result.trajectories, config.rewards)
         is_enough = is_warm(config.warm_start, values)
         form = f"{values['format_share']:.2f} of replies in form, " if "format_share" in values else ""
+        if "grounding_share" in values:
+            form += f"descriptions {values['grounding_share']:.2f} right, "
         ending = "enough" if is_enough else f"goal: {describe_goal(config.warm_start)}"
         self.monitor.note(
             f"warm start: update {number} of at most {total}, {form}{values['success']:.2f} of tasks solved "
