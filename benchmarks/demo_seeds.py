@@ -19,8 +19,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+from stepwell.monitors import LogEntry
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
 
@@ -43,6 +45,7 @@ def told(folder: Path) -> dict[str, Any]:
         "decoding": summary.decoding,
         "num_held_out": None if summary.after is None else summary.after.num_tasks,
         "baselines": {score.name: score.success for score in summary.baselines},
+        "explained_variance": explained(entries),
         "curve": [
             {"update": e.update, "env_steps": e.env_steps, "success": e.values["success"]}
             for e in entries
@@ -51,6 +54,12 @@ def told(folder: Path) -> dict[str, Any]:
         "machine": summary.machine,
         "environment": {name: os.environ[name] for name in FLAGS if name in os.environ},
     }
+
+
+def explained(entries: list[LogEntry]) -> float | None:
+    """The share of returns' variance that the critic explains, mean over the last tenth of the updates."""
+    found = [e.values["explained_variance"] for e in entries if "explained_variance" in e.values]
+    return mean(found[-max(1, len(found) // 10) :]) if found else None
 
 
 def run_seeds(seeds: list[int], folder: Path, parallel: int) -> list[Path]:
