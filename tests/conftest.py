@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,13 +29,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TIME_IS_OVER = "the time budget is over"
-# Workers inherit it from the process that starts them.
+# Workers inherit both from the process that starts them.
 STARTED_AT = float(os.environ.setdefault("STEPWELL_TESTS_STARTED_AT", repr(time.time())))
+IS_FIRST = "STEPWELL_TESTS_SHARED" not in os.environ
+if IS_FIRST:  # what is built once for all workers of this run
+    os.environ["STEPWELL_TESTS_SHARED"] = tempfile.mkdtemp(prefix="stepwell-tests-")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_text = "start no test after this many seconds, and say how many are left"
     parser.addoption("--time-budget", type=float, metavar="SECONDS", help=help_text)
+
+
+def pytest_unconfigure() -> None:
+    if IS_FIRST:
+        shutil.rmtree(os.environ.pop("STEPWELL_TESTS_SHARED"), ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,6 +19,8 @@ from stepwell.core import (
 from stepwell.envs import Effect, Env, EnvBatch, draw_tasks, find_env_type, make_env, read_options
 from stepwell.envs.registry import LANGUAGE_ENVS
 
+LARGE = ("paper_search", "shop")  # their data take 15 s to make; the tests of their folders open small ones
+
 
 class Echo(Env):
     """Free text: saying the word ends it; shouting is cut off; anything else costs."""
@@ -143,7 +145,9 @@ def test_options_of_another_kind_are_refused() -> None:
         find_env_type("frozenlake")(find_env_type("sokoban").Options())
 
 
-@pytest.mark.parametrize("name", LANGUAGE_ENVS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in LANGUAGE_ENVS]
+)
 def test_built_in_envs_open_by_name(name: str) -> None:
     env = make_env(name)
     assert env.name == name == env.description.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import Trajectory
 from stepwell.monitors import LogEntry
 from stepwell.monitors.jsonl import read_entries
+from stepwell.policies.model_cache import get_cached_model
 from stepwell.pool import Filter, open_pool
 from stepwell.runs.build.components import Components
 from stepwell.training import imitate
@@ -39,23 +40,25 @@ SMALL = (
     "monitor.tensorboard=false",
     "monitor.report=false",
 )
-_PLACES = []
 
 
 @cache
 def warmed_model() -> str:
-    """A model without critic that answers in the asked form and now and then succeeds."""
-    place = tempfile.TemporaryDirectory()
-    _PLACES.append(place)  # removed when the process ends
+    """A model without critic that answers in the asked form and now and then succeeds.
+
+    It is made once for all processes of a test run.
+    """
+    return str(get_cached_model("warmed", _make_warmed_model, Path(os.environ["STEPWELL_TESTS_SHARED"])))
+
+
+def _make_warmed_model(folder: Path) -> None:
     start = ("num_demos=64", "batch_size=16", "epochs=8", "optimizer.learning_rate=5e-3")
     settings = [*WORLD, *(f"warm_start.{item}" for item in start)]
     config = load_config(None, [*settings, "policy.model=tiny-0.3m", "recipe.name=grpo"])
     components = Components(config)
     for _ in imitate(components.policy, components.demonstrations(64, 0.0, 0), config.warm_start, seed=0):
         pass
-    path = Path(place.name) / "warmed"
-    components.policy.save_pretrained(path)
-    return str(path)
+    components.policy.save_pretrained(folder)
 
 
 def small_config(*settings: str, folder: Path | None = None, name: str = "run") -> RunConfig:
