@@ -1,53 +1,85 @@
-"""Agents of a user's own, for tests: they talk to a chat API and know nothing of the trainer."""
+"""Agents of a user's own, for tests: they talk to a chat API and know nothing of the trainer.
+
+Every agent process imports this file: what takes a second to import is imported by the agent that needs it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI
+import httpx
 
-from stepwell.agents import Agent
-from stepwell.config.run import AgentConfig
-from stepwell.envs import make_env
-
-CLIENT = AsyncOpenAI(base_url="http://localhost", api_key="none")
 LAKE = {"size": 3, "max_turns": 2}
-WORDS = Agent(make_env("frozenlake", LAKE).description, AgentConfig())
+
+
+@cache
+def open_client() -> Any:
+    """A client of the vendor, one for all episodes of a process."""
+    from openai import AsyncOpenAI
+
+    return AsyncOpenAI(base_url="http://localhost", api_key="none")
+
+
+@cache
+def open_words() -> Any:
+    """The prompts of the built-in agent."""
+    from stepwell.agents import Agent
+    from stepwell.config.run import AgentConfig
+    from stepwell.envs import make_env
+
+    return Agent(make_env("frozenlake", LAKE).description, AgentConfig())
+
+
+@cache
+def open_http() -> httpx.AsyncClient:
+    """Plain HTTP, for agents that need no more."""
+    return httpx.AsyncClient(timeout=600, verify=False)
+
+
+async def ask(base_url: str, model: str, text: str, max_tokens: int) -> str:
+    """What the model says to one message."""
+    messages = [{"role": "user", "content": text}] if text else []
+    body = {"model": model, "messages": messages, "max_tokens": max_tokens}
+    answer = await open_http().post(f"{base_url}/chat/completions", json=body)
+    if answer.is_error:
+        raise httpx.HTTPStatusError(answer.text, request=answer.request, response=answer)
+    return answer.json()["choices"][0]["message"]["content"] or ""
 
 
 async def lake(task: Any, base_url: str, model: str, seed: int) -> dict[str, Any]:
     """The small lake of these tests, with the prompts of the built-in agent."""
-    client = CLIENT.with_options(base_url=base_url)
+    from stepwell.envs import make_env
+
+    client, words = open_client().with_options(base_url=base_url), open_words()
     env = make_env("frozenlake", LAKE)
     observation, _ = env.reset(seed=seed, options={"task": task})
     messages = [
-        {"role": "system", "content": WORDS.system()},
-        {"role": "user", "content": WORDS.first(observation)},
+        {"role": "system", "content": words.system()},
+        {"role": "user", "content": words.first(observation)},
     ]
     rewards, num_actions, is_over = [], 0, False
     while not is_over:
         answer = await client.chat.completions.create(model=model, messages=messages, max_tokens=64)
         text = answer.choices[0].message.content or ""
-        reply = WORDS.read(text)
+        reply = words.read(text)
         observation, reward, terminated, truncated, info = env.step(reply.actions)
         rewards.append(reward)
         num_actions += info["num_actions"]
         is_over = terminated or truncated
         messages += [
             {"role": "assistant", "content": text},
-            {"role": "user", "content": WORDS.next(observation)},
+            {"role": "user", "content": words.next(observation)},
         ]
     return {"step_rewards": rewards, "success": bool(info["success"]), "num_actions": num_actions}
 
 
 async def sometimes_raises(task: Any, base_url: str, model: str, seed: int) -> float:
     """One call, then an error for every other episode."""
-    client = CLIENT.with_options(base_url=base_url)
-    messages = [{"role": "user", "content": "Go."}]
-    await client.chat.completions.create(model=model, messages=messages, max_tokens=4)
+    await ask(base_url, model, "Go.", 4)
     if seed % 2:
         raise RuntimeError("the tool broke")
     return 1.0
@@ -55,18 +87,12 @@ async def sometimes_raises(task: Any, base_url: str, model: str, seed: int) -> f
 
 async def greets(task: Any, base_url: str, model: str) -> float:
     """Tasks from a file: rewarded for short greetings."""
-    client = CLIENT.with_options(base_url=base_url)
-    messages = [{"role": "user", "content": f"Greet {task.content['name']}."}]
-    answer = await client.chat.completions.create(model=model, messages=messages, max_tokens=6)
-    return 1.0 / (1 + len(answer.choices[0].message.content or ""))
+    return 1.0 / (1 + len(await ask(base_url, model, f"Greet {task.content['name']}.", 6)))
 
 
 async def miscounts(task: Any, base_url: str, model: str) -> dict[str, Any]:
     """One call, two rewards."""
-    messages = [{"role": "user", "content": "Go."}]
-    await CLIENT.with_options(base_url=base_url).chat.completions.create(
-        model=model, messages=messages, max_tokens=2
-    )
+    await ask(base_url, model, "Go.", 2)
     return {"step_rewards": [1.0, 1.0], "success": True}
 
 
@@ -82,7 +108,7 @@ async def never_calls(task: Any, base_url: str) -> float:
 
 async def is_refused(task: Any, base_url: str, model: str) -> float:
     """A request that no gateway takes."""
-    await CLIENT.with_options(base_url=base_url).chat.completions.create(model=model, messages=[])
+    await ask(base_url, model, "", 1)
     return 1.0
 
 
@@ -94,9 +120,7 @@ async def hangs(task: Any, base_url: str, model: str) -> float:
 
 async def fails_later(task: Any, base_url: str, model: str) -> float:
     """One call; what comes after it fails once a file says so."""
-    messages = [{"role": "user", "content": "Go."}]
-    client = CLIENT.with_options(base_url=base_url)
-    await client.chat.completions.create(model=model, messages=messages, max_tokens=2)
+    await ask(base_url, model, "Go.", 2)
     if Path(os.environ["LAKE_AGENT_FAILS"]).exists():
         raise RuntimeError("the tool broke")
     return 1.0
