@@ -1,12 +1,18 @@
-"""What it costs to play in a world on a server: turns per second and bytes per turn, beside in-process.
+"""What it costs to play in an environment on a server: turns per second, processor time and bytes per turn.
 
 One caller plays FrozenLake with random one-action turns, whole episodes with their resets; turns are
 counted, resets are not. Bytes are those of the messages in both directions, without HTTP's headers. Rows:
 
-    in process         the world itself
-    HTTP, WebSocket    `RemoteEnv`, one turn per call; pictures raw or as PNG
-    HTTP, N per call   N sessions stepped by one call
-    OpenEnv            the same world behind OpenEnv's own server (its WebSocket, pictures as base64 PNG)
+    in process            the environment itself
+    frames                `RemoteEnv` as it connects by itself: bare frames after an upgrade, a turn per call
+    HTTP, WebSocket       the same frames in HTTP requests, or on a WebSocket
+    frames, N per call    N sessions stepped by one call; images raw or as PNG
+    OpenEnv               the same environment behind OpenEnv's own server (its WebSocket, images as PNG)
+    OpenEnv, N at once    N of its sessions, each on a connection of its own, played at the same time
+
+The ways take turns, round after round, and the best round of each counts: other work on the machine disturbs
+all of them alike. Processor time is that of caller and server together, over all rounds; it depends little on
+other work.
 
 OpenEnv is played where `--openenv-python` names an interpreter that has openenv-core:
 
@@ -20,6 +26,7 @@ Server and caller share the machine; the server is a process of its own.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import json
 import os
@@ -30,14 +37,17 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
 RESULT = HERE.parent / "results" / "env_service_speed.json"
 BATCH = 16
-ROUNDS = 3
+ROUNDS = 5
+CHILDREN: list[int] = []  # the servers' processes
+Played = tuple[int, int, float]  # turns, bytes, seconds of processor time
 SHOWN = {"text": {"observation": "text"}, "image": {"observation": "image"}}
 
 
@@ -60,57 +70,88 @@ def main() -> None:
 
 
 def measure(seconds: float, openenv_python: str | None) -> list[dict[str, Any]]:
-    """All rows; the best of some rounds each, so that other work on the machine weighs less."""
+    """All rows. The servers of both sides are up all the time."""
     rows = []
-    command = [sys.executable, "-m", "stepwell", "serve", "envs", "--env", "frozenlake", "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    url = server.stdout.readline().removeprefix("listening on ").strip()
-    try:
+    with ExitStack() as stack:
+        url = stack.enter_context(serve_ours())
         for shown in SHOWN:
-            ways: dict[str, Callable[[], tuple[int, int]]] = {
-                "in process": lambda shown=shown: play_env("frozenlake", shown, seconds),
-                "HTTP": lambda shown=shown: play_env(f"remote:{url}#frozenlake", shown, seconds),
-                "WebSocket": lambda shown=shown: play_env(
-                    f"remote:{url.replace('http', 'ws', 1)}#frozenlake", shown, seconds
-                ),
-                f"HTTP, {BATCH} per call": lambda shown=shown: play_batch(url, shown, seconds, "raw"),
-            }
-            if shown == "image":
-                ways[f"HTTP, {BATCH} per call, PNG"] = lambda: play_batch(url, "image", seconds, "png")
-            rows += [row(shown, name, way, seconds) for name, way in ways.items()]
+            ways = list_ways(url, shown, seconds)
             if openenv_python is not None:
-                rows.append(openenv_row(openenv_python, shown, seconds))
-    finally:
-        server.kill()
-        server.wait()
+                port = stack.enter_context(start_openenv(openenv_python, shown))
+                ways["OpenEnv"] = lambda port=port: play_openenv(port, seconds)
+                ways[f"OpenEnv, {BATCH} at once"] = lambda port=port: play_openenv_batch(port, seconds)
+            rounds = [{name: way() for name, way in ways.items()} for _ in range(ROUNDS)]
+            rows += [make_row(shown, name, [played[name] for played in rounds], seconds) for name in ways]
     return rows
 
 
-def row(shown: str, name: str, way: Callable[[], tuple[int, int]], seconds: float) -> dict[str, Any]:
-    rounds = [way() for _ in range(ROUNDS)]
-    turns, num_bytes = max(rounds)
+def list_ways(url: str, shown: str, seconds: float) -> dict[str, Callable[[], Played]]:
+    """How our environment is played."""
+    socket_url = url.replace("http", "ws", 1)
+    ways: dict[str, Callable[[], Played]] = {
+        "in process": lambda: play_env("frozenlake", shown, seconds),
+        "frames": lambda: play_env(f"remote:{url}#frozenlake", shown, seconds),
+        "HTTP": lambda: play_env(f"remote:{url}#frozenlake", shown, seconds, has_frames=False),
+        "WebSocket": lambda: play_env(f"remote:{socket_url}#frozenlake", shown, seconds),
+        f"frames, {BATCH} per call": lambda: play_batch(url, shown, seconds, "raw"),
+    }
+    if shown == "image":
+        ways[f"frames, {BATCH} per call, PNG"] = lambda: play_batch(url, "image", seconds, "png")
+    return ways
+
+
+@contextmanager
+def serve_ours() -> Iterator[str]:
+    """The address of our service, in a process of its own."""
+    command = [sys.executable, "-m", "stepwell", "serve", "envs", "--env", "frozenlake", "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    CHILDREN.append(server.pid)
+    try:
+        yield server.stdout.readline().removeprefix("listening on ").strip()
+    finally:
+        server.kill()
+        server.wait()
+
+
+def read_cpu_s() -> float:
+    """Processor time so far, of this process and the servers."""
+    total = time.process_time()
+    for pid in CHILDREN:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def make_row(shown: str, name: str, rounds: list[Played], seconds: float) -> dict[str, Any]:
+    turns, num_bytes, _ = max(rounds)
+    cpu_s = sum(used_s for _, _, used_s in rounds) / max(1, sum(played for played, _, _ in rounds))
     return {
         "shown": shown,
         "way": name,
         "turns_per_s": round(turns / seconds),
+        "cpu_us_per_turn": round(1e6 * cpu_s),
         "bytes_per_turn": round(num_bytes / max(1, turns)),
     }
 
 
-def play_env(name: str, shown: str, seconds: float) -> tuple[int, int]:
-    """Turns that one world plays in the time, and the bytes that took."""
+def play_env(name: str, shown: str, seconds: float, *, has_frames: bool = True) -> Played:
+    """Turns that one environment plays in the time, and the bytes that took."""
     from stepwell.envs import make_env
 
     env, rng = make_env(name, SHOWN[shown]), random.Random(0)
     names = env.description.actions.names
     tasks = [env.make_task(env.options, seed) for seed in range(50)]
     servers = getattr(env, "servers", None)
+    for server in servers.all if servers is not None else ():
+        server.close()  # the connections of another way
+        server._has_frames = has_frames
 
     def moved() -> int:
         return sum(s.num_sent + s.num_received for s in servers.all) if servers is not None else 0
 
     env.reset(options={"task": tasks[0]})  # the connection is there before the clock runs
+    cpu_s = read_cpu_s()
     turns, num_bytes, until = 0, 0, time.perf_counter() + seconds
     while time.perf_counter() < until:
         env.reset(options={"task": tasks[turns % 50]})
@@ -120,11 +161,12 @@ def play_env(name: str, shown: str, seconds: float) -> tuple[int, int]:
             is_over = terminated or truncated
             turns += 1
         num_bytes += moved() - before
+    cpu_s = read_cpu_s() - cpu_s
     env.close()
-    return turns, num_bytes
+    return turns, num_bytes, cpu_s
 
 
-def play_batch(url: str, shown: str, seconds: float, images: str) -> tuple[int, int]:
+def play_batch(url: str, shown: str, seconds: float, images: str) -> Played:
     """The same with many sessions per call; those whose episode is over begin another."""
     from stepwell.envs.remote import wire
     from stepwell.envs.remote.servers import Server
@@ -134,6 +176,7 @@ def play_batch(url: str, shown: str, seconds: float, images: str) -> tuple[int, 
     ids, names = made.header["sessions"], ("Up", "Down", "Left", "Right")
     turns, num_bytes, seed = 0, 0, 0
     waiting = list(ids)
+    cpu_s = read_cpu_s()
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         if waiting:
@@ -147,20 +190,24 @@ def play_batch(url: str, shown: str, seconds: float, images: str) -> tuple[int, 
         played = wire.unpack_turns(frame.header, frame.arrays)
         turns += len(played)
         waiting = [name for name, turn in zip(ids, played, strict=True) if turn.is_over]
+    cpu_s = read_cpu_s() - cpu_s
     server.call("close", {"sessions": ids})
     server.close()
-    return turns, num_bytes
+    return turns, num_bytes, cpu_s
 
 
-def openenv_row(python: str, shown: str, seconds: float) -> dict[str, Any]:
+@contextmanager
+def start_openenv(python: str, shown: str) -> Iterator[int]:
+    """The port of OpenEnv's server, in a process of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     paths = {"PYTHONPATH": str(HERE.parent.parent / "src")}
     command = [python, str(HERE), "--openenv-server", str(port), shown]
     process = subprocess.Popen(command, env={**os.environ, **paths}, stderr=subprocess.DEVNULL)
+    CHILDREN.append(process.pid)
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
@@ -169,18 +216,55 @@ def openenv_row(python: str, shown: str, seconds: float) -> dict[str, Any]:
                 if time.monotonic() > until or process.poll() is not None:
                     raise SystemExit("OpenEnv's server did not start") from None
                 time.sleep(0.2)
-        return row(shown, "OpenEnv, WebSocket", lambda: play_openenv(port, seconds), seconds)
+        yield port
     finally:
         process.kill()
         process.wait()
 
 
-def play_openenv(port: int, seconds: float) -> tuple[int, int]:
+def play_openenv_batch(port: int, seconds: float) -> Played:
+    """The same with many sessions that are played at the same time, each on its own connection."""
+    from websockets.asyncio.client import connect
+
+    async def play_one(number: int, until: float) -> tuple[int, int]:
+        rng, turns, num_bytes = random.Random(number), 0, 0
+        address = f"ws://127.0.0.1:{port}/ws"
+        async with connect(address, proxy=None, max_size=None, compression=None) as ws:
+            is_over = True
+            while time.perf_counter() < until:
+                if is_over:
+                    await ws.send(json.dumps({"type": "reset", "data": {"seed": turns % 50}}))
+                    await ws.recv()
+                asked = json.dumps(
+                    {"type": "step", "data": {"actions": [rng.choice(("Up", "Down", "Left", "Right"))]}}
+                )
+                await ws.send(asked)
+                answer = await ws.recv()
+                data = json.loads(answer)["data"]
+                if data["observation"]["image"]:
+                    opened_png(data["observation"]["image"])
+                is_over = data["done"]
+                turns += 1
+                num_bytes += len(asked) + len(answer)
+            await ws.send(json.dumps({"type": "close"}))
+        return turns, num_bytes
+
+    async def play_all() -> tuple[int, int]:
+        until = time.perf_counter() + seconds
+        played = await asyncio.gather(*(play_one(number, until) for number in range(BATCH)))
+        return sum(turns for turns, _ in played), sum(size for _, size in played)
+
+    cpu_s = read_cpu_s()
+    return *asyncio.run(play_all()), read_cpu_s() - cpu_s
+
+
+def play_openenv(port: int, seconds: float) -> Played:
     """OpenEnv's messages by hand, which is the least that a caller of it can do."""
     from websockets.sync.client import connect
 
     rng, names = random.Random(0), ("Up", "Down", "Left", "Right")
     turns, num_bytes = 0, 0
+    cpu_s = read_cpu_s()
     with connect(f"ws://127.0.0.1:{port}/ws", proxy=None, max_size=None, compression=None) as ws:
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
@@ -198,7 +282,7 @@ def play_openenv(port: int, seconds: float) -> tuple[int, int]:
                 turns += 1
                 num_bytes += len(asked) + len(answer)
         ws.send(json.dumps({"type": "close"}))
-    return turns, num_bytes
+    return turns, num_bytes, read_cpu_s() - cpu_s
 
 
 def opened_png(text: str) -> Any:
@@ -251,7 +335,7 @@ def serve_openenv(port: int, shown: str) -> None:
             image = base64.b64encode(encode_png(observation.images[0])).decode() if observation.images else ""
             return Seen(text=observation.text, image=image, success=success, reward=reward, done=done)
 
-    app = create_app(Lake, Moves, Seen, env_name="frozenlake", max_concurrent_envs=16)
+    app = create_app(Lake, Moves, Seen, env_name="frozenlake", max_concurrent_envs=64)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 
@@ -260,12 +344,11 @@ def show(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("FrozenLake", "way", "turns/s", "bytes/turn"):
+    for heading in ("FrozenLake", "way", "turns/s", "CPU µs/turn", "bytes/turn"):
         table.add_column(heading, justify="right" if "/" in heading else "left")
     for found in rows:
-        table.add_row(
-            found["shown"], found["way"], f"{found['turns_per_s']:,}", f"{found['bytes_per_turn']:,}"
-        )
+        figures = [f"{found[key]:,}" for key in ("turns_per_s", "cpu_us_per_turn", "bytes_per_turn")]
+        table.add_row(found["shown"], found["way"], *figures)
     Console(width=100).print(table)
 
 

@@ -81,6 +81,17 @@ def to_bytes(frame: Frame) -> bytes:
     return b"".join(parts)
 
 
+def measure_frame(start: Buffer) -> int | None:
+    """The size of the frame that begins with these bytes; None if they are fewer than a frame's head."""
+    if len(start) < _HEAD.size:
+        return None
+    magic, _, _, _, text_size, size, _, _ = _HEAD.unpack_from(start)
+    if magic != MAGIC:
+        raise EncodingError("not a Stepwell frame (wrong first bytes)")
+    end: int = _HEAD.size + text_size
+    return end + -end % ALIGNMENT + int(size)
+
+
 def decode(data: Buffer) -> Frame:
     """The frame that `encode` wrote; damaged or foreign bytes raise `EncodingError`."""
     view = memoryview(data).toreadonly().cast("B")

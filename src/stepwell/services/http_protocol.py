@@ -1,8 +1,11 @@
-"""Closes connections that send nothing, or send too slowly.
+"""Closes connections that send nothing, or send too slowly; hands a connection to another protocol.
 
 uvicorn waits for the headers of a request for ever. This protocol gives them `header_timeout_s`, counted from
 the start of a connection and again from the first byte of each later request. When the time is up, the
 connection is closed. It never reached the app and counts against no key.
+
+A request with `upgrade: stepwell-frames` reaches the app like any other, with a function in its scope
+(`scope["extensions"][TAKE_OVER]`) by which the app continues the connection with a protocol of its own.
 
 Invariants
 * No timer runs here while a request is served: the guard (`guard.py`) times bodies, the app times replies.
@@ -16,10 +19,12 @@ import asyncio
 from typing import Any
 
 MAX_HEADER_BYTES = 65_536
+FRAMES, TAKE_OVER = "stepwell-frames", "stepwell.take_over"
+_SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: %s\r\n\r\n"
 
 
 def make_http_protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
-    """uvicorn's protocol with a timeout for headers."""
+    """uvicorn's protocol with a timeout for headers and an upgrade to frames."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     base: Any = AutoHTTPProtocol
@@ -46,6 +51,29 @@ def make_http_protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
                 self._num_header_bytes += len(data)
             if self._num_header_bytes > MAX_HEADER_BYTES:
                 self._close_connection()
+
+        def on_headers_complete(self) -> None:  # called by httptools only: with h11 there is no upgrade
+            super().on_headers_complete()
+            if self._get_upgrade() == FRAMES.encode() and self.cycle is not None:
+                self.scope["extensions"] = {TAKE_OVER: self._hand_over}
+
+        def _unsupported_upgrade_warning(self) -> None:
+            if self._get_upgrade() != FRAMES.encode():
+                super()._unsupported_upgrade_warning()
+
+        def _hand_over(self, protocol: Any) -> None:
+            """Answer the request with 101 and give the connection to the protocol."""
+            self._stop_timer()
+            self._unset_keepalive_if_required()
+            self.cycle.disconnected = True  # nothing more is sent here
+            if self.transport.is_closing():
+                return
+            self.connections.discard(self)
+            self.connections.add(protocol)  # the server ends it by its `shutdown`
+            protocol.on_end = lambda: self.connections.discard(protocol)
+            self.transport.set_protocol(protocol)
+            protocol.connection_made(self.transport)
+            self.transport.write(_SWITCHED % FRAMES.encode())
 
         def handle_websocket_upgrade(self, *args: Any) -> None:
             self._stop_timer()

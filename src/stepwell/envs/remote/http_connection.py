@@ -26,8 +26,7 @@ class HttpConnection:
         self, url: str, headers: Mapping[str, str], *, connect_timeout_s: float, timeout_s: float
     ) -> None:
         parts = urlsplit(url)
-        self._is_safe, self._host = parts.scheme == "https", parts.hostname or ""
-        self._port = parts.port or (443 if self._is_safe else 80)
+        self._url = url
         self._connect_timeout_s, self._timeout_s = connect_timeout_s, timeout_s
         lines = [f"POST {parts.path or '/'} HTTP/1.1", f"host: {parts.netloc.rpartition('@')[2]}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -59,16 +58,8 @@ class HttpConnection:
             self._socket = None
 
     def _open(self) -> None:
-        opened = socket.create_connection((self._host, self._port), self._connect_timeout_s)
-        try:
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._is_safe:
-                opened = ssl.create_default_context().wrap_socket(opened, server_hostname=self._host)
-            opened.settimeout(self._timeout_s)
-        except BaseException:
-            opened.close()
-            raise
-        self._socket, self._reader = opened, _open_reader(opened)
+        self._socket = open_socket(self._url, self._connect_timeout_s, self._timeout_s)
+        self._reader = _open_reader(self._socket)
 
     def _read_head(self) -> tuple[int, dict[str, str]]:
         words = self._read_line().split(None, 2)
@@ -105,8 +96,29 @@ class HttpConnection:
 
     def _is_readable(self, timeout_s: float) -> bool:
         assert self._socket is not None
-        has_more = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
-        return has_more or bool(select.select([self._socket], [], [], timeout_s)[0])
+        return is_readable(self._socket, timeout_s)
+
+
+def open_socket(url: str, connect_timeout_s: float, timeout_s: float) -> socket.socket:
+    """A socket to the host of an http:// or https:// address."""
+    parts = urlsplit(url)
+    is_safe, host = parts.scheme == "https", parts.hostname or ""
+    opened = socket.create_connection((host, parts.port or (443 if is_safe else 80)), connect_timeout_s)
+    try:
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if is_safe:
+            opened = ssl.create_default_context().wrap_socket(opened, server_hostname=host)
+        opened.settimeout(timeout_s)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def is_readable(opened: socket.socket, timeout_s: float) -> bool:
+    """Whether bytes arrive within the time."""
+    has_more = isinstance(opened, ssl.SSLSocket) and opened.pending() > 0
+    return has_more or bool(select.select([opened], [], [], timeout_s)[0])
 
 
 def _open_reader(opened: socket.socket) -> BinaryIO:

@@ -1,7 +1,7 @@
 """Connections to the servers of an environment: retries, failover and heartbeats.
 
-`Server` exchanges frames with one server, over HTTP (`http://…`) or a WebSocket (`ws://…`). `Servers` are
-several that host the same environment. The key is read from `STEPWELL_ENV_KEY`, never from a URL.
+`Server` exchanges frames with one server (`connections.py` has the ways). `Servers` are several that host the
+same environment. The key is read from `STEPWELL_ENV_KEY`, never from a URL.
 
 Invariants
 * Only calls that are safe to repeat are sent again after a broken connection. Turns are numbered; requesting
@@ -31,16 +31,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from stepwell.core import ConfigError, EncodingError, EnvError, InputError
 from stepwell.core.arrays import AnyArray
 from stepwell.envs.remote import wire
-from stepwell.envs.remote.http_connection import HttpConnection, Wait
+from stepwell.envs.remote.connections import (
+    KEY_VARIABLE,
+    Connection,
+    FrameStream,
+    HttpCalls,
+    WebSocketFrames,
+)
 from stepwell.envs.remote.wire import Frame
 
-KEY_VARIABLE, TIMEOUT_VARIABLE = "STEPWELL_ENV_KEY", "STEPWELL_ENV_TIMEOUT_S"
+TIMEOUT_VARIABLE = "STEPWELL_ENV_TIMEOUT_S"
 _TIMEOUT_S, _SILENT_S = 180.0, 10.0
 _RETRY_AFTER_S = 5.0
 GONE = 404
@@ -64,16 +70,6 @@ class SessionGone(EnvError):
     """The server does not know the session (any more)."""
 
 
-class _Connection(Protocol):
-    def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
-        """Return status, body, and whether the body is a frame. `OSError` if the connection broke.
-
-        `wait` is called with the longest time to wait for an answer at once.
-        """
-
-    def close(self) -> None: ...
-
-
 class Server:
     """One server."""
 
@@ -94,7 +90,7 @@ class Server:
         self._timeout_s = _read_timeout() if timeout_s is None else timeout_s
         self._silent_s = min(silent_s, self._timeout_s)
         self._connect_timeout_s = min(connect_timeout_s, self._timeout_s)
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
         self._lock = threading.Lock()
         self._held: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._known: set[str] = set()  # sessions that were created and not closed
@@ -102,6 +98,7 @@ class Server:
         self._beating: threading.Thread | None = None
         self.down_until_s = 0.0
         self._is_frozen = False
+        self._has_frames = True  # until it refuses
         self.num_sent = self.num_received = 0  # bytes of frames
 
     def call(
@@ -201,7 +198,7 @@ class Server:
             connection.close()
 
     @contextlib.contextmanager
-    def _borrow_connection(self, *, fresh: bool) -> Iterator[_Connection]:
+    def _borrow_connection(self, *, fresh: bool) -> Iterator[Connection]:
         with self._lock:
             connection = self._idle.pop() if self._idle and not fresh else None
         if connection is None:
@@ -214,11 +211,16 @@ class Server:
         with self._lock:
             self._idle.append(connection)
 
-    def _open_connection(self) -> _Connection:
+    def _open_connection(self) -> Connection:
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
         if urlsplit(self.url).scheme in ("ws", "wss"):
-            return _Socket(self.url, headers, self._connect_timeout_s)
-        return _Http(self.url, headers, self._connect_timeout_s, self._timeout_s)
+            return WebSocketFrames(self.url, headers, self._connect_timeout_s)
+        if self._has_frames:
+            stream = FrameStream.open(self.url, headers, self._connect_timeout_s, self._timeout_s)
+            if stream is not None:
+                return stream
+            self._has_frames = False
+        return HttpCalls(self.url, headers, self._connect_timeout_s, self._timeout_s)
 
     def _make_refusal(self, status: int, body: bytes) -> Exception:
         try:
@@ -247,68 +249,6 @@ class Server:
                     self.forget_session(name)
                 except EnvError:
                     break  # the session's user will notice
-
-
-class _Http:
-    """A connection that is kept open between calls."""
-
-    def __init__(self, url: str, headers: dict[str, str], connect_timeout_s: float, timeout_s: float) -> None:
-        headers = {**headers, "content-type": wire.CONTENT_TYPE}
-        self._connection = HttpConnection(
-            f"{url}/call", headers, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s
-        )
-
-    def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
-        status, answer, content_type = self._connection.post(body, wait)
-        return status, answer, content_type == wire.CONTENT_TYPE
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class _Socket:
-    """A WebSocket."""
-
-    def __init__(self, url: str, headers: dict[str, str], connect_timeout_s: float) -> None:
-        try:
-            from websockets.exceptions import InvalidStatus, WebSocketException
-            from websockets.sync.client import connect
-        except ImportError as error:
-            raise ConfigError("env servers over ws:// need the package websockets; or use http://") from error
-        self._error = WebSocketException
-        self._answer: str | bytes = b""
-        self._opened = contextlib.ExitStack()
-        try:
-            opening = connect(
-                f"{url}/ws", additional_headers=headers, open_timeout=connect_timeout_s, max_size=None,
-                compression=None, proxy=None,
-            )  # fmt: skip
-            self._socket = self._opened.enter_context(opening)
-        except InvalidStatus as error:
-            if error.response.status_code in (401, 403):
-                raise ConfigError(f"{url}: this key is not known there ({KEY_VARIABLE})") from error
-            raise OSError(str(error)) from error
-        except (WebSocketException, TimeoutError) as error:
-            raise OSError(str(error)) from error
-
-    def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
-        try:
-            self._socket.send(body)
-            wait(self._has_answer)
-        except (self._error, TimeoutError) as error:
-            raise OSError(str(error)) from error
-        answer = self._answer
-        return (200, answer.encode(), False) if isinstance(answer, str) else (200, answer, True)
-
-    def close(self) -> None:
-        self._opened.close()
-
-    def _has_answer(self, timeout_s: float) -> bool:
-        try:
-            self._answer = self._socket.recv(timeout=timeout_s)
-        except TimeoutError:
-            return False
-        return True
 
 
 class Servers:

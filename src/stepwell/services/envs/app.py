@@ -2,19 +2,22 @@
 
 GET  /envs         the environments that are hosted
 POST /call         one frame in, one frame out      (operations.py: the workers' protocol)
+GET  /frames       an upgrade: frames and nothing else on the connection from now on (frame_connection.py)
 WS   /ws           the same frames, one after another, on one connection
 POST /sessions…    the same operations in JSON      (json_api.py)
 GET  /, /docs      pages for people
 GET  /health       is the process running
 GET  /ready        can it open an environment
 
-An error has a status and one sentence: as JSON over HTTP, as an `error` frame with the same status over a
-WebSocket. The guard checks keys, limits and sizes of HTTP requests; for a WebSocket they are checked here.
+An error has a status and one sentence: as JSON over HTTP, as an `error` frame with the same status elsewhere.
+The guard checks keys, limits and sizes of HTTP requests; for other frames they are checked here.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -29,12 +32,14 @@ from stepwell import __version__
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.envs.remote.wire import CONTENT_TYPE, Frame, to_bytes
 from stepwell.services.access_log import AccessLog
+from stepwell.services.envs.frame_connection import FrameConnections
 from stepwell.services.envs.json_api import make_json_router
 from stepwell.services.envs.operations import EnvOperations, read_frame
 from stepwell.services.envs.sessions import EnvSessions
 from stepwell.services.errors import ErrorKind, ServiceError
 from stepwell.services.guard import App, Guard, Receive, Scope, Send
 from stepwell.services.hosts import HostCheck
+from stepwell.services.http_protocol import FRAMES, TAKE_OVER
 from stepwell.services.keys import KeyRing, read_key
 from stepwell.services.limits import ServiceLimits
 from stepwell.services.pages import add_pages
@@ -45,8 +50,10 @@ _ABOUT = (
 )
 _FRAMES = (
     ("POST", "/call", "One frame in, one frame out; remote environments use it."),
-    ("WS", "/ws", "The same frames on one connection."),
+    ("GET", "/frames", "The same frames on one connection, after an upgrade to stepwell-frames."),
+    ("WS", "/ws", "The same frames on a WebSocket."),
 )
+_log = logging.getLogger(__name__)
 _TOO_BIG, _NOT_ALLOWED = 1009, 1008  # WebSocket close codes
 
 
@@ -74,10 +81,12 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
     add_pages(app, _ABOUT, _FRAMES)
     _add_status_routes(app, operations, sessions)
     app.include_router(make_json_router(operations))
-    _add_websocket(app, operations, keys, limits)
+    answer = FrameAnswers(operations, limits, log)
+    _add_websocket(app, answer, keys)
     for error in (ServiceError, RequestValidationError, HTTPException):
         app.add_exception_handler(error, _handle_error)
-    app.add_middleware(CallRoute, operations=operations)
+    frames = FrameConnections(config, answer.reply, lambda error: to_bytes(_make_error_frame(error)))
+    app.add_middleware(CallRoute, operations=operations, frames=frames, keys=keys)
     app.add_middleware(
         Guard,
         keys=keys,
@@ -116,15 +125,22 @@ def _add_status_routes(app: FastAPI, operations: EnvOperations, sessions: EnvSes
 
 
 class CallRoute:
-    """`POST /call` as plain ASGI in front of the router: it is called for every turn."""
+    """`POST /call` and `GET /frames` as plain ASGI in front of the router: turns are played here."""
 
-    def __init__(self, app: App, operations: EnvOperations) -> None:
+    def __init__(self, app: App, operations: EnvOperations, frames: FrameConnections, keys: KeyRing) -> None:
         self._app, self._operations = app, operations
+        self._frames, self._keys = frames, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != "/call" or scope["method"] != "POST":
+        asked = (scope["method"], scope["path"]) if scope["type"] == "http" else ()
+        if asked == ("POST", "/call"):
+            await self._call(scope, receive, send)
+        elif asked == ("GET", "/frames"):
+            self._upgrade(scope)
+        else:
             await self._app(scope, receive, send)
-            return
+
+    async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()  # the guard has read the whole body
         if message["type"] != "http.request":
             return
@@ -134,24 +150,62 @@ class CallRoute:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": reply})
 
+    def _upgrade(self, scope: Scope) -> None:
+        take_over = scope.get("extensions", {}).get(TAKE_OVER)
+        if take_over is None:
+            raise ServiceError(
+                ErrorKind.INVALID, f"/frames needs 'connection: upgrade' and 'upgrade: {FRAMES}'"
+            )
+        owner = str(scope["state"]["key_name"])
+        key = read_key({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
+        take_over(self._frames.make_connection(owner, lambda: _find_owner(key, self._keys) == owner))
 
-def _add_websocket(app: FastAPI, operations: EnvOperations, keys: KeyRing, limits: ServiceLimits) -> None:
-    async def handle_body(owner: str, body: bytes) -> Frame:
-        reason = limits.start_call(owner)
+
+class FrameAnswers:
+    """Replies to frames outside of HTTP: counts them against their key, and writes them to the access log."""
+
+    def __init__(self, operations: EnvOperations, limits: ServiceLimits, log: AccessLog | None) -> None:
+        self._operations, self._limits, self._log = operations, limits, log
+        self.max_body_bytes = operations.config.max_body_bytes
+
+    async def reply(self, owner: str, body: bytes | bytearray) -> bytes:
+        """The bytes of the reply; errors are frames too."""
+        start_s = time.perf_counter()
+        frame = await self._handle_body(owner, body)
+        reply = to_bytes(frame)
+        if self._log is not None:
+            self._log.write(
+                method="FRAME",
+                path="/frames",
+                status=frame.header["status"] if frame.op == "error" else 200,
+                ms=round(1000 * (time.perf_counter() - start_s), 2),
+                read=len(body),
+                written=len(reply),
+                key=owner,
+            )
+        return reply
+
+    async def _handle_body(self, owner: str, body: bytes | bytearray) -> Frame:
+        reason = self._limits.start_call(owner)
         if reason is not None:
             return _make_error_frame(
                 ServiceError(ErrorKind.LIMITED, f"too many calls: {reason[0]}", retry_after_s=reason[1])
             )
         try:
-            return await operations.handle_frame(owner, read_frame(body))
+            return await self._operations.handle_frame(owner, read_frame(body))
         except ServiceError as error:
             return _make_error_frame(error)
+        except Exception:
+            _log.exception("a frame failed")
+            return _make_error_frame(ServiceError(ErrorKind.INTERNAL, "the service failed; see its log"))
         finally:
-            limits.end_call(owner)
+            self._limits.end_call(owner)
 
+
+def _add_websocket(app: FastAPI, answer: FrameAnswers, keys: KeyRing) -> None:
     @app.websocket("/ws")
     async def serve_websocket(websocket: WebSocket) -> None:
-        owner = _find_owner(websocket, keys)
+        owner = _find_owner(read_key(websocket.headers), keys)
         if owner is None:
             await websocket.close(_NOT_ALLOWED)  # before accepting: the client sees HTTP 403
             return
@@ -165,22 +219,18 @@ def _add_websocket(app: FastAPI, operations: EnvOperations, keys: KeyRing, limit
                 if body is None:
                     error = ServiceError(ErrorKind.INVALID, "send frames as binary messages, not text")
                     await websocket.send_bytes(to_bytes(_make_error_frame(error)))
-                elif len(body) > operations.config.max_body_bytes:
-                    await websocket.close(
-                        _TOO_BIG, f"a message has at most {operations.config.max_body_bytes} bytes"
-                    )
+                elif len(body) > answer.max_body_bytes:
+                    await websocket.close(_TOO_BIG, f"a message has at most {answer.max_body_bytes} bytes")
                     return
                 else:
-                    await websocket.send_bytes(to_bytes(await handle_body(owner, body)))
+                    await websocket.send_bytes(await answer.reply(owner, body))
         except WebSocketDisconnect:
             return
 
 
-def _find_owner(websocket: WebSocket, keys: KeyRing) -> str | None:
-    """The name of the key that opened the WebSocket; None if it must be refused."""
-    if not keys.is_needed:
-        return ""
-    return keys.find_name(read_key(websocket.headers))
+def _find_owner(key: str, keys: KeyRing) -> str | None:
+    """The name of the key; None if it must be refused."""
+    return keys.find_name(key) if keys.is_needed else ""
 
 
 def make_json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

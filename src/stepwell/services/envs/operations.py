@@ -375,7 +375,7 @@ def convert_errors() -> Iterator[None]:
         raise ServiceError(ErrorKind.INVALID, str(error)) from error
 
 
-def read_frame(body: bytes) -> Frame:
+def read_frame(body: bytes | bytearray) -> Frame:
     """The frame in a request body. Raises `ServiceError` if it is not a frame."""
     try:
         return wire.decode(body)

@@ -13,6 +13,8 @@ Invariants
   sessions of that thread; their callers get an error. `num_stuck` counts such threads while they hang, since
   a thread cannot be stopped. They count against the caller whose call hangs: with `max_stuck` of them
   it opens no further environment until one returns. Other callers notice nothing.
+* The event loop waits for quick environments itself, `_MAX_WAIT_S` at most: waking it by its own queue of
+  events costs more than their turn. Slower ones are awaited, so that other callers are served meanwhile.
 * The number of open environments, in total and per owner, never exceeds the limits.
 """
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import time
 from collections import Counter
@@ -28,6 +31,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from stepwell.config.env_service import EnvServiceConfig
@@ -38,6 +42,7 @@ from stepwell.services.errors import ErrorKind, ServiceError
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MAX_CHECK_S = 5.0
+_QUICK_S, _MAX_WAIT_S = 0.001, 0.002
 
 
 class SessionThread(EnvThread):
@@ -70,6 +75,7 @@ class EnvSession:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     num_turns: int = 0
     last: Turn | None = None
+    last_call_s: float = math.inf  # how long the environment took
     is_closed: bool = False
 
 
@@ -159,34 +165,52 @@ class EnvSessions:
 
     async def run(self, sessions: Sequence[EnvSession], work: Callable[[EnvSession, int], T]) -> list[T]:
         """Call `work(session, index)` for each session, threads in parallel. Results are in order."""
-        async with contextlib.AsyncExitStack() as stack:
-            for session in sorted(sessions, key=lambda session: session.id):
-                await stack.enter_async_context(session.lock)
+        held = []
+        try:
+            for session in sorted(sessions, key=attrgetter("id")):
+                await session.lock.acquire()
+                held.append(session)
             for session in sessions:
                 if session.is_closed:
                     raise ServiceError(
                         ErrorKind.NOT_FOUND, f"session {session.id!r} was closed during this call"
                     )
-            by_thread: dict[int, list[int]] = {}
-            for index, session in enumerate(sessions):
-                by_thread.setdefault(session.thread.number, []).append(index)
-            done: dict[int, T] = {}
-
-            def run_all(indices: list[int]) -> None:
-                for index in indices:
-                    done[index] = work(sessions[index], index)
-
-            jobs = [
-                self.run_in_thread(sessions[indices[0]].thread, partial(run_all, indices), sessions[0].owner)
-                for indices in by_thread.values()
-            ]
-            results = await asyncio.gather(*jobs, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+            results = await self._run_by_thread(sessions, work)
+        finally:
+            for session in held:
+                session.lock.release()
         now = self._clock()
         for session in sessions:
             session.last_used_s = now
+        return results
+
+    async def _run_by_thread(
+        self, sessions: Sequence[EnvSession], work: Callable[[EnvSession, int], T]
+    ) -> list[T]:
+        done: dict[int, T] = {}
+
+        def run_all(indices: list[int]) -> None:
+            for index in indices:
+                session, start_s = sessions[index], time.perf_counter()
+                done[index] = work(session, index)
+                session.last_call_s = time.perf_counter() - start_s
+
+        is_quick = sum([session.last_call_s for session in sessions]) < _QUICK_S
+        by_thread: dict[SessionThread, list[int]] = {}
+        for index, session in enumerate(sessions):
+            by_thread.setdefault(session.thread, []).append(index)
+        owner = sessions[0].owner
+        jobs = [
+            (thread, thread.submit_for(owner, partial(run_all, indices)))
+            for thread, indices in by_thread.items()
+        ]
+        if is_quick:
+            _wait_briefly([job for _, job in jobs])
+        waiting = [self._finish_job(thread, job) for thread, job in jobs if not job.done()]
+        results = await asyncio.gather(*waiting, return_exceptions=True) if waiting else []
+        for problem in [*results, *(job.exception() for _, job in jobs if job.done())]:
+            if problem is not None:
+                raise problem
         return [done[index] for index in range(len(sessions))]
 
     async def close(self, sessions: Sequence[EnvSession]) -> None:
@@ -207,7 +231,10 @@ class EnvSessions:
         if thread is None:
             self._check_stuck(owner)
         thread = thread or min(self._threads, key=lambda thread: thread.num_sessions)
-        future = asyncio.wrap_future(thread.submit_for(owner, do))
+        return await self._finish_job(thread, thread.submit_for(owner, do))
+
+    async def _finish_job(self, thread: SessionThread, job: Future[T]) -> T:
+        future = asyncio.wrap_future(job)
         try:
             async with asyncio.timeout(self._config.call_timeout_s):
                 return await asyncio.shield(future)
@@ -279,3 +306,11 @@ class EnvSessions:
 def _call_in_loop(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
     with contextlib.suppress(RuntimeError):  # the service has ended
         loop.call_soon_threadsafe(what)
+
+
+def _wait_briefly(jobs: Sequence[Future[None]]) -> None:
+    """Wait for jobs in other threads, without the event loop."""
+    until = time.perf_counter() + _MAX_WAIT_S
+    with contextlib.suppress(TimeoutError):
+        for job in jobs:
+            job.exception(max(0.0, until - time.perf_counter()))
