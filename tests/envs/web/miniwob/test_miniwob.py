@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from stepwell.core import ConfigError, InputError
+from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.miniwob.options import MiniWobOptions
 from stepwell.envs.web.miniwob.pages import find_pages, list_pages, read_file, read_reward
 from stepwell.envs.web.miniwob.server import serve_pages
@@ -141,3 +142,39 @@ def test_a_seed_gives_the_same_page_and_another_seed_another(driver: Any) -> Non
         start = source.start(source.make_content(None, seed))
         texts.append(driver.open(start.url, headers={}, allowed_hosts=start.allowed_hosts).text)
     assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["goto", "new_tab", "go_back"])
+def test_a_page_that_is_loaded_again_gives_no_second_try(driver: Any, way: str) -> None:
+    source = MiniWobSource(MiniWobOptions(pages=("click-test-2",)))
+    content = source.make_content(None, 0)
+    start = source.start(content)
+    view = driver.open(start.url, headers=start.headers, allowed_hosts=start.allowed_hosts)
+    (wrong,) = [element.id for element in view.elements if element.text == "TWO"]
+    view = driver.act(WebAction("click", element=wrong))
+    assert "The episode is over." in view.text and source.judge(view, driver, "") == 0.0
+    if way == "new_tab":
+        driver.act(WebAction("new_tab"))
+    if way == "go_back":
+        driver.act(WebAction("goto", argument="http://miniwob.localhost/miniwob/click-test.html?seed=1"))
+        view = driver.act(WebAction("go_back"))
+    else:
+        view = driver.act(WebAction("goto", argument=start.url))
+    (right,) = [element.id for element in view.elements if element.text == "ONE"] or [""]
+    if right:
+        view = driver.act(WebAction("click", element=right))
+    assert "The episode is over." in view.text and source.judge(view, driver, "") == 0.0
+    view = driver.open(start.url, headers=start.headers, allowed_hosts=start.allowed_hosts)
+    assert "The episode is over." not in view.text  # the next episode begins anew
+
+
+@pytest.mark.slow
+def test_another_page_of_the_host_pays_nothing(driver: Any) -> None:
+    source = MiniWobSource(MiniWobOptions(pages=("click-pie",)))
+    start = source.start(source.make_content(None, 0))
+    driver.open(start.url, headers=start.headers, allowed_hosts=start.allowed_hosts)
+    view = driver.act(WebAction("goto", argument="http://miniwob.localhost/miniwob/click-test.html?seed=1"))
+    (button,) = [element.id for element in view.elements if element.tag == "button"]
+    view = driver.act(WebAction("click", element=button))
+    assert read_reward(driver.raw_html()) == 1.0 and source.judge(view, driver, "") == 0.0

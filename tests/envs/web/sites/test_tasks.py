@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.core import InputError
+from stepwell.core import InputError, TaskRelation
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.light import LightDriver
 from stepwell.envs.web.options import WebOptions
@@ -162,6 +162,25 @@ def test_options_choose_templates_worlds_and_what_is_held_out() -> None:
     assert {task["split"] for task in everything} == {"train", "templates"}
     with pytest.raises(InputError, match=r"no template 'shop\.coupon_list'"):
         make_site_task(0, "tiny", templates=names)
+
+
+def test_variants_are_of_the_templates_and_kinds_that_the_options_name() -> None:
+    source = SitesSource()
+    everything = WebOptions(sites=("shop",))
+    parents = [source.make_content(everything, seed) for seed in range(12)]
+    names = {parent["template"] for parent in parents[:6]}
+
+    def draw(options: WebOptions) -> list[dict[str, Any]]:
+        made = [
+            source.make_variant(options, parent, relation, random.Random(seed))
+            for seed, parent in enumerate(parents)
+            for relation in TaskRelation
+        ]
+        return [content for content in made if content is not None]
+
+    assert not {content["template"] for content in draw(everything)} <= names
+    assert {content["template"] for content in draw(WebOptions(templates=tuple(sorted(names))))} <= names
+    assert {content["kind"] for content in draw(WebOptions(kinds=("navigation",)))} == {"navigation"}
 
 
 def test_the_same_seed_gives_the_same_task() -> None:

@@ -5,7 +5,8 @@
 A page of MiniWoB++ waits for a click on START, draws its problem by chance and ends after ten seconds. The
 script that is added sets the seed and starts at once, takes the time limit away, and writes the first reward
 into attributes of the page's root (`data-reward`, `data-reason`). Later rewards do not count: whoever clicks
-on after the end changes nothing.
+on after the end changes nothing. The browser keeps the first reward of a page and seed in the storage of its
+context, which lasts for one episode: a page that is loaded again, or in another tab, is over with it.
 
 Invariant: the package's files are read and served, and never copied or changed.
 """
@@ -23,11 +24,14 @@ _REWARD = re.compile(r'<html[^>]*\sdata-reward="(-?[\d.eE+-]+)"')
 _SCRIPT = """<script>
 window.addEventListener('load', function () {
   var root = document.documentElement, end = core.endEpisode;
+  var key = 'stepwell ' + location.pathname + location.search;
   core.EPISODE_MAX_TIME = 2000000000;
   core.endEpisode = function (reward, timed, reason) {
     if (root.hasAttribute('data-reward')) { return; }
-    end(reward, timed, reason);
+    var first = localStorage.getItem(key);
+    end(first === null ? reward : Number(first), timed && first === null, reason);
     if (!WOB_DONE_GLOBAL) { return; }
+    localStorage.setItem(key, String(WOB_RAW_REWARD_GLOBAL));
     root.setAttribute('data-reward', String(WOB_RAW_REWARD_GLOBAL));
     root.setAttribute('data-reason', String(reason || ''));
     core.cover_div.onclick = null;
@@ -36,6 +40,7 @@ window.addEventListener('load', function () {
   Math.seedrandom(%r);
   core.startEpisodeReal();
   core.hideDisplay();
+  if (localStorage.getItem(key) !== null) { core.endEpisode(0, false, 'loaded again'); }
 });
 </script>
 """

@@ -9,6 +9,7 @@ The pages draw their problems from the seed, in the browser, so a task is the sa
 instruction stands on the page itself. A page without scripts does nothing: Chromium is needed.
 
 The reward is the page's own, without its part for speed; what the page pays below nothing counts as nothing.
+The first reward of the task's page counts (`pages.py`); other pages and seeds of the host pay nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class MiniWobSource:
 
     def __init__(self, options: MiniWobOptions | None = None) -> None:
         self.options = fill_pages(options or MiniWobOptions())
+        self._url = ""
 
     def make_content(self, options: Any, seed: int) -> dict[str, JSON]:
         """The task of a seed: seeds count through the pages, and then on with the next seed of each."""
@@ -50,10 +52,13 @@ class MiniWobSource:
         name, seed = content.get("page"), content.get("seed")
         if name not in list_pages() or not isinstance(seed, int) or seed < 0:
             raise InputError("a task of MiniWoB++ holds a known 'page' and a 'seed' of at least 0")
-        return TaskStart(make_page_url(str(name), seed), allowed_hosts=(HOST,), serve=serve_pages)
+        self._url = make_page_url(str(name), seed)
+        return TaskStart(self._url, allowed_hosts=(HOST,), serve=serve_pages)
 
     def judge(self, view: PageView, driver: PageDriver, answer: str) -> float:
-        """The reward of the page; 0 if the episode was not brought to its end."""
+        """The reward of the task's page; 0 if it is not shown, or was not brought to its end."""
+        if view.url.partition("#")[0] != self._url:
+            return 0.0
         return max(0.0, read_reward(driver.raw_html()) or 0.0)
 
     def plan(self, content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:
