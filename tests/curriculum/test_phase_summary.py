@@ -69,6 +69,7 @@ def test_a_phase_is_summed_up_by_family_required_turns_and_reason() -> None:
         played,
         scored,
         name_family=lambda task: task.tags[0],
+        count_requirements=lambda task: len(task.instruction.split()) or None,
         max_turns=MAX_TURNS,
     )
     assert summary["updates"] == [3, 4] and summary["success"] == pytest.approx(1 / 3)
@@ -80,6 +81,7 @@ def test_a_phase_is_summed_up_by_family_required_turns_and_reason() -> None:
         "1 to 2": {"episodes": 2, "success": 0.5},
         "3 to 4": {"episodes": 1, "success": 0.0},
     }
+    assert summary["requirements"] == {"3": {"episodes": 1, "success": 0.0}}  # ice does not say
     assert summary["errors"] == {"stopped at the wrong place": 1, "no reasonable attempt": 1}
     assert summary["kept"] == {"fresh": 1, "easier": 1} and summary["dropped"] == {"too easy": 1}
     assert summary["made"] == 2 and summary["buffer"] == 1

@@ -57,6 +57,19 @@ def test_rewards_follow_the_judge_and_the_checker_is_kept_beside_it(
     assert all(trajectory.outcome is None for trajectory in played(folder, 1))
 
 
+def test_the_first_phases_keep_the_checkers_verdict(server: ChatServer, tmp_path: Path) -> None:
+    phases = ("curriculum.updates_per_phase=2", "outcome.from_phase=2")
+    folder = train(small_config(*SPARSE, *judged_by(server), *phases, folder=tmp_path))
+    values = [entry.values for entry in timeless(folder) if entry.kind == "update"]
+    assert ["outcome/agreement" in each for each in values] == [False, False, True]
+    assert [each.outcome is None for update in (1, 2, 3) for each in played(folder, update)] == [
+        *[True] * (len(played(folder, 1)) + len(played(folder, 2))),
+        *[False] * len(played(folder, 3)),
+    ]
+    with pytest.raises(ConfigError, match=r"outcome\.from_phase=2 needs a run with phases"):
+        train(small_config(*SPARSE, *judged_by(server), "outcome.from_phase=2", folder=tmp_path / "b"))
+
+
 def test_an_episode_without_an_answer_is_kept_told_and_learnt_from_later(
     server: ChatServer, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 from tests.runs.small import notes, played, small_config, timeless
 from tests.runs.test_resume import cut_back, same
 
@@ -75,3 +76,16 @@ def test_phases_need_a_generator_that_exists_and_episodes(tmp_path: Path) -> Non
         small_config("curriculum.generator=frsh")
     with pytest.raises(ConfigError, match="an offline run plays no tasks"):
         small_config("curriculum.updates_per_phase=1", f"offline.pool={tmp_path}")
+
+
+@pytest.mark.slow
+def test_adapters_are_compared_with_those_before_their_phase(tmp_path: Path) -> None:
+    wish = ("policy.lora={rank=2}", "recipe.kl_coef=0.1", "curriculum.generator=fresh")
+    folder = train(small_config(*PHASED, *wish, folder=tmp_path))
+    found = [entry.values["kl"] for entry in timeless(folder) if entry.kind == "update"]
+    assert found[::2] == pytest.approx([0.0, 0.0], abs=1e-6) and min(found[1::2]) > 1e-6
+    stored = load_file(folder / "reference-000003.safetensors")
+    assert stored and all("lora_" in name for name in stored)
+    copy = cut_back(folder, tmp_path / "copy", 3)  # the second phase goes on with its reference
+    train(resume=copy)
+    same(folder, copy, update=4)

@@ -137,6 +137,20 @@ def test_adapters_are_trained_and_their_base_is_the_reference(trajectories: list
     assert told[0]["kl"] == pytest.approx(0.0, abs=1e-6) and told[2]["kl"] > 1e-6
 
 
+def test_adapters_can_be_frozen_as_the_reference_and_share_their_base(
+    trajectories: list[Trajectory],
+) -> None:
+    one = trainer(own=policy(lora={"r": 4}))
+    one.update(trajectories)
+    one.freeze_reference(copies_adapters=True)
+    frozen = dict(one.policy.reference.named_parameters())
+    for name, parameter in one.policy.model.named_parameters():
+        assert (frozen[name] is parameter) == ("lora_" not in name)
+    assert one.update(trajectories)["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert one.update(trajectories)["kl"] > 1e-6
+    assert not any(parameter.requires_grad for parameter in frozen.values())
+
+
 def test_an_engine_samples_with_merged_adapters() -> None:
     components = small_components("recipe.name=grpo", "policy.lora={rank=4}")
     with torch.no_grad():

@@ -24,6 +24,11 @@ class OutcomeConfig(Settings):
         "mean", description="several judges: the mean of their probabilities, or the share that says yes"
     )
     from_update: int = Field(1, ge=1, description="earlier updates keep the checker's verdict")
+    from_phase: int = Field(
+        1,
+        ge=1,
+        description="earlier phases of the curriculum keep the checker's verdict; 2: all but the first",
+    )
     endpoints: dict[str, EndpointConfig] = Field(
         default_factory=dict,
         description="models behind chat APIs by name, each with the settings of `rewards.judge.endpoint`",

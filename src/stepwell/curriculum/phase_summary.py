@@ -3,7 +3,8 @@
     phases/phase-0002.json     one object per phase, read by the console and the report
 
 Required turns of a task are the oracle's, else a shortest plan's (`golden`), else the fewest turns of a
-success in this phase; a task with none of them counts as `unknown`.
+success in this phase; a task with none of them counts as `unknown`. Requirements are counted where the
+environment does (`Env.count_requirements`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def summarize_phase(
     scored: Sequence[ScoredTrajectory],
     *,
     name_family: Callable[[Task], str],
+    count_requirements: Callable[[Task], int | None] = lambda task: None,
     max_turns: int | None = None,
 ) -> dict[str, Any]:
     """The summary of a phase from what is stored about it."""
@@ -40,9 +42,12 @@ def summarize_phase(
     required = _find_required_turns(fed, episodes)
     by_family: dict[str, list[bool]] = defaultdict(list)
     by_turns: dict[str, list[bool]] = defaultdict(list)
+    by_requirements: dict[str, list[bool]] = defaultdict(list)
     for each in episodes:
         by_family[name_family(each.task)].append(each.is_success)
         by_turns[_name_turns(required.get(each.task.id))].append(each.is_success)
+        if (count := count_requirements(each.task)) is not None:
+            by_requirements[str(count)].append(each.is_success)
     errors = Counter(classify_failure(each, max_turns).value for each in episodes if not each.is_success)
     return {
         "phase": phase,
@@ -51,6 +56,7 @@ def summarize_phase(
         "success": _average([each.is_success for each in episodes]),
         "families": _describe_groups(by_family),
         "required_turns": _describe_groups(by_turns),
+        "requirements": _describe_groups(by_requirements),
         "errors": dict(errors.most_common()),
         "made": sum(bool(each.parents) for each in fed) + len(dropped),
         "kept": dict(Counter(each.relation or each.generator for each in fed).most_common()),

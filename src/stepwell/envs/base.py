@@ -123,6 +123,11 @@ class Env(ABC):
         """The family under which results of a task are counted; by default its first tag."""
         return task.tags[0] if task.tags else cls.name
 
+    @classmethod
+    def count_requirements(cls, task: Task) -> int | None:
+        """How many things a task asks for at once; None if the environment does not say."""
+        return None
+
     @classmethod  # noqa: B027 (most environments need nothing)
     def require(cls) -> None:
         """Raise `ConfigError` with an install command if a dependency of the environment is missing."""

@@ -200,7 +200,11 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
         "phases": run.phases,
         "phase_tables": [
             (title, name, list_names(run.phases, name))
-            for title, name in (("success by family", "families"), ("by required turns", "required_turns"))
+            for title, name in (
+                ("success by family", "families"),
+                ("by required turns", "required_turns"),
+                ("by number of requirements", "requirements"),
+            )
         ],
         "phase_counts": [
             (title, name, list_names(run.phases, name))

@@ -97,11 +97,16 @@ class Trainer:
             policy.named_parameters(), config.optimizer, critic_rate=config.critic_learning_rate
         )
 
-    def freeze_reference(self) -> None:
-        """Store the current weights as the reference, if the recipe uses one."""
+    def freeze_reference(self, *, copies_adapters: bool = False) -> None:
+        """Store the current weights as the reference, if the recipe uses one.
+
+        With adapters the reference is the base model, unless they are to be copied; the base is shared.
+        """
         self.close()
-        if self.recipe.needs_reference and self.policy.adapters is None:
-            self.policy.reference = copy.deepcopy(self.policy.model).requires_grad_(False)
+        if self.recipe.needs_reference and (self.policy.adapters is None or copies_adapters):
+            base = [] if self.policy.adapters is None else self.policy.model.parameters()
+            shared = {id(parameter): parameter for parameter in base if not parameter.requires_grad}
+            self.policy.reference = copy.deepcopy(self.policy.model, shared).requires_grad_(False)
 
     def update(
         self,

@@ -118,6 +118,15 @@ class WebEnv(Env):
         """The site, where there are several; else the source."""
         return str(task.content.get("site") or task.content["source"])
 
+    @classmethod
+    def count_requirements(cls, task: Task) -> int | None:
+        """The values that the instruction of a task of our own sites names."""
+        if task.content["source"] != "sites":
+            return None
+        from stepwell.envs.web.sites.tasks import count_named_values  # other sources do without the sites
+
+        return count_named_values(task.content)
+
     def begin(self, task: Task, seed: int) -> None:
         """Start the sites afresh and open the first page."""
         name = task.content.get("source")

@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stepwell.core import InfraError, Outcome, Status, Trajectory
+from stepwell.core import ConfigError, InfraError, Outcome, Status, Trajectory
 from stepwell.pool import Pool
 from stepwell.rewards.outcome_model.judges import OutcomeJudge
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.outcome_judges import build_judge
 from stepwell.runs.loop.sources import Batch
+from stepwell.runs.loop.task_feeds import find_phase_length
 
 UNJUDGED_TAG = "unjudged"
 _KEEP_TAG = "keep"  # the pool never removes a trajectory with it
@@ -128,6 +129,18 @@ def build_judging(components: Components, note: Callable[[str], None]) -> Outcom
         judge,
         components.pool,
         note,
-        from_update=outcome.from_update,
+        from_update=max(outcome.from_update, _find_first_update(components)),
         compares_siblings=components.recipe.needs_groups,
     )
+
+
+def _find_first_update(components: Components) -> int:
+    """The first update of the phase from which the judge judges."""
+    phase = components.config.outcome.from_phase
+    length = find_phase_length(components.config, components.recipe)
+    if length is None and phase > 1:
+        raise ConfigError(
+            f"outcome.from_phase={phase} needs a run with phases: set curriculum.updates_per_phase, or use "
+            "outcome.from_update"
+        )
+    return (phase - 1) * (length or 1) + 1

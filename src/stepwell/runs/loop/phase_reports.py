@@ -36,6 +36,7 @@ def report_phase(
         (components.pool.get(entry.id).trajectory for entry in played),
         scores.read_scores(first) if first in scores.list_updates() else (),
         name_family=_make_family_namer(components),
+        count_requirements=_make_requirement_counter(components),
         max_turns=components.backend.horizon,
     )
     write_phase_summary(folder, summary)
@@ -46,3 +47,9 @@ def _make_family_namer(components: Components) -> Callable[[Task], str]:
     if components.has_env and issubclass(kind := find_env_type(components.config.env.name), Env):
         return kind.name_family
     return lambda task: task.tags[0] if task.tags else task.env
+
+
+def _make_requirement_counter(components: Components) -> Callable[[Task], int | None]:
+    if components.has_env and issubclass(kind := find_env_type(components.config.env.name), Env):
+        return kind.count_requirements
+    return lambda task: None

@@ -3,14 +3,15 @@
     reference.safetensors          the weights at the run's start
     reference-000021.safetensors   those before update 21, the first of a phase
 
-With adapters the reference is the base model and needs no file. A file stays until no checkpoint is left that
+With adapters the reference is the base model and needs no file, unless phases have their own reference: then
+the files hold adapters, and the base is shared with the policy. A file stays until no checkpoint is left that
 could need it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -31,15 +32,22 @@ def find_reference(components: Components, update: int) -> int:
     """The first update with the reference of this update: the first of its phase, if phases have one."""
     config = components.config
     length = find_phase_length(config, components.recipe)
-    has_own = config.curriculum.reference == "phase" and components.policy.adapters is None
+    has_own = config.curriculum.reference == "phase"
     return 1 if length is None or not has_own or update == 0 else (update - 1) // length * length + 1
+
+
+def freeze_reference(components: Components) -> None:
+    """Make the policy the reference; adapters are copied if every phase has a reference of its own."""
+    length = find_phase_length(components.config, components.recipe)
+    has_own = length is not None and components.config.curriculum.reference == "phase"
+    components.trainer.freeze_reference(copies_adapters=has_own)
 
 
 def save_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path, first_update: int = 1) -> None:
     """Write the frozen reference of `policy`, if it has its own: it holds from this update on."""
     reference = policy.reference
     if reference is not None:
-        weights = {k: v.detach().clone().contiguous() for k, v in reference.state_dict().items()}
+        weights = {k: v.detach().clone().contiguous() for k, v in _list_own_weights(policy).items()}
         atomic_write(_find_path(folder, first_update), save(weights))
 
 
@@ -49,7 +57,10 @@ def load_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path, first_updat
     if reference is None:
         return
     try:
-        reference.load_state_dict(load_file(path, device=str(policy.device)))
+        found, own = load_file(path, device=str(policy.device)), _list_own_weights(policy)
+        if found.keys() != own.keys():
+            raise RuntimeError(f"it holds {len(found)} weights, {len(own)} are needed")
+        reference.load_state_dict(found, strict=False)  # the rest is the policy's
     except (OSError, SafetensorError, RuntimeError) as error:
         raise EncodingError(
             f"{path}, the reference weights of the KL term, cannot be used ({error}); "
@@ -66,3 +77,12 @@ def remove_references(folder: Path, before: int) -> None:
 
 def _find_path(folder: Path, first_update: int) -> Path:
     return folder / (REFERENCE if first_update == 1 else f"reference-{first_update:06d}.safetensors")
+
+
+def _list_own_weights(policy: CausalLMPolicy | VLAPolicy) -> dict[str, Any]:
+    """The weights of the reference that it does not share with the policy."""
+    reference: Any = policy.reference
+    shared = {id(parameter) for parameter in policy.model.parameters()}
+    named = dict(reference.named_parameters(remove_duplicate=False))
+    weights = reference.state_dict()
+    return {name: weight for name, weight in weights.items() if id(named.get(name)) not in shared}

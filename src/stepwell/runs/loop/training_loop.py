@@ -53,6 +53,7 @@ from stepwell.runs.loop.outcome_judging import OutcomeJudging, build_judging
 from stepwell.runs.loop.phase_reports import report_phase
 from stepwell.runs.loop.references import (
     find_reference,
+    freeze_reference,
     load_reference,
     remove_references,
     save_reference,
@@ -151,7 +152,7 @@ class TrainingLoop:
         checkpoint.sweep_leftovers(self.folder / "checkpoints")
         self._source.resume_from(0)
         self._warm_start()
-        self.components.trainer.freeze_reference()
+        freeze_reference(self.components)
         save_reference(self.components.policy, self.folder)
         self._publish()
         before = self._evaluate()
@@ -176,7 +177,7 @@ class TrainingLoop:
         if self._replay is not None:
             self._replay.resume_from(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
-        self.components.trainer.freeze_reference()
+        freeze_reference(self.components)
         load_reference(
             self.components.policy, self.folder, find_reference(self.components, self.state.update)
         )
@@ -304,7 +305,7 @@ class TrainingLoop:
             and find_reference(self.components, update) == update
             and self.components.recipe.needs_reference
         ):
-            self.components.trainer.freeze_reference()
+            freeze_reference(self.components)
             save_reference(self.components.policy, self.folder, update)
 
     def _learn_from(self, batch: Batch) -> dict[str, float]:

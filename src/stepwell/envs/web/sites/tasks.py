@@ -79,6 +79,11 @@ def make_site_task(
     raise InputError(f"no task of split {' or '.join(splits)} for {names}")
 
 
+def count_named_values(content: Mapping[str, Any]) -> int:
+    """How many parameters the wording of a task's template names: what has to be right at once."""
+    return len(list_braces(find_template(content).word_intent(content["size"])))
+
+
 def find_template(content: Mapping[str, Any]) -> TaskTemplate:
     """The template of a task."""
     found = TEMPLATES.get(str(content.get("template")))
