@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command
+from stepwell.cli.pool_options import (
+    add_filter_options,
+    add_pool_argument,
+    make_filter,
+    parse_age,
+    parse_size,
+)
 from stepwell.cli.pool_text import (
-    UNITS,
     format_counts,
     format_number,
     format_outcome,
@@ -26,9 +30,7 @@ from stepwell.cli.pool_text import (
 )
 
 if TYPE_CHECKING:
-    from stepwell.pool import Filter, Pool
-
-_SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+    from stepwell.pool import Pool
 
 
 def add(commands: Any) -> None:
@@ -61,8 +63,8 @@ def _add_ls(actions: Any) -> None:
     parser = add_command(
         actions, "ls", run_ls, summary="list trajectories, the newest first", examples=examples
     )
-    _add_pool(parser)
-    _add_filter(parser)
+    add_pool_argument(parser)
+    add_filter_options(parser)
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many; 0: all (default 20)")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
 
@@ -72,7 +74,7 @@ def _add_show(actions: Any) -> None:
     parser = add_command(
         actions, "show", run_show, summary="show one trajectory, step by step", examples=examples
     )
-    _add_pool(parser)
+    add_pool_argument(parser)
     parser.add_argument("id", help="of the trajectory; its beginning is enough where it is the only one")
     parser.add_argument("--json", action="store_true", help="as JSON, with token ids and logprobs")
 
@@ -80,7 +82,7 @@ def _add_show(actions: Any) -> None:
 def _add_stats(actions: Any) -> None:
     examples = (("stepwell pool stats pool.db", ""),)
     parser = add_command(actions, "stats", run_stats, summary="count what the pool holds", examples=examples)
-    _add_pool(parser)
+    add_pool_argument(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -92,9 +94,9 @@ def _add_export(actions: Any) -> None:
     parser = add_command(
         actions, "export", run_export, summary="write finished trajectories to a file", examples=examples
     )
-    _add_pool(parser)
+    add_pool_argument(parser)
     parser.add_argument("file", type=Path, help="to write; .parquet or .jsonl")
-    _add_filter(parser)
+    add_filter_options(parser)
 
 
 def _add_import(actions: Any) -> None:
@@ -104,7 +106,7 @@ def _add_import(actions: Any) -> None:
     parser = add_command(
         actions, "import", run_import, summary="store what an export wrote", examples=examples
     )
-    _add_pool(parser)
+    add_pool_argument(parser)
     parser.add_argument("file", type=Path, help="that `stepwell pool export` wrote")
     parser.add_argument("--channel", choices=("train", "eval", "user"), help="default: as exported")
     parser.add_argument(
@@ -120,10 +122,10 @@ def _add_tag(actions: Any) -> None:
         ("stepwell pool tag pool.db keep --status success", "never collected by gc"),
     )
     parser = add_command(actions, "tag", run_tag, summary="mark trajectories", examples=examples)
-    _add_pool(parser)
+    add_pool_argument(parser)
     parser.add_argument("tag", help="the mark")
     parser.add_argument("--remove", action="store_true", help="take it away instead")
-    _add_filter(parser, tag_option="--with-tag")
+    add_filter_options(parser, tag_option="--with-tag")
 
 
 def _add_judge(actions: Any) -> None:
@@ -139,7 +141,7 @@ def _add_judge(actions: Any) -> None:
         description="Your outcome is kept beside the status and earlier outcomes; the newest one counts.",
         examples=examples,
     )
-    _add_pool(parser)
+    add_pool_argument(parser)
     parser.add_argument("id", help="of the trajectory; its beginning is enough where it is the only one")
     parser.add_argument("probability", type=float, help="of success, from 0 to 1")
     parser.add_argument("--by", default="", metavar="NAME", help="your name")
@@ -158,41 +160,14 @@ def _add_gc(actions: Any) -> None:
         description="Never removed: what is open, leased, tagged `keep`, or waits to be trained on.",
         examples=examples,
     )
-    _add_pool(parser)
+    add_pool_argument(parser)
     parser.add_argument(
-        "--max-size", type=_parse_size, metavar="SIZE", help="of all steps, such as 500M or 2G"
+        "--max-size", type=parse_size, metavar="SIZE", help="of all steps, such as 500M or 2G"
     )
-    parser.add_argument("--max-age", type=_parse_seconds, metavar="AGE", help="such as 12h, 30d or 8w")
+    parser.add_argument("--max-age", type=parse_age, metavar="AGE", help="such as 12h, 30d or 8w")
     parser.add_argument("--channel", choices=("train", "eval", "user"), help="only this one")
     parser.add_argument("--unconsumed", action="store_true", help="also what has not been trained on yet")
     parser.add_argument("--dry-run", action="store_true", help="say what would go and stop")
-
-
-def _add_pool(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pool", metavar="POOL", help="file, folder or postgresql:// URL")
-
-
-def _add_filter(parser: argparse.ArgumentParser, tag_option: str = "--tag") -> None:
-    chosen = parser.add_argument_group("which trajectories (all that are given must hold)")
-    chosen.add_argument("--channel", choices=("train", "eval", "user"))
-    chosen.add_argument("--status", action="append", metavar="STATUS", help="success, failure, …; repeatable")
-    chosen.add_argument(
-        "--solved", action=argparse.BooleanOptionalAction, default=None, help="as judged, else by status"
-    )
-    chosen.add_argument(
-        tag_option, dest="tags", action="append", default=[], metavar="TAG", help="with this mark"
-    )
-    chosen.add_argument("--without-tag", action="append", default=[], metavar="TAG", help="without it")
-    chosen.add_argument("--min-reward", type=float, metavar="X")
-    chosen.add_argument("--max-reward", type=float, metavar="X")
-    chosen.add_argument("--min-version", type=int, metavar="N", help="of the policy, in every step")
-    chosen.add_argument("--max-version", type=int, metavar="N")
-    chosen.add_argument("--newer-than", type=_parse_seconds, metavar="AGE", help="such as 90m, 12h or 30d")
-    chosen.add_argument("--older-than", type=_parse_seconds, metavar="AGE")
-    chosen.add_argument("--env", help="environment or source of the task")
-    chosen.add_argument("--group")
-    chosen.add_argument("--id", action="append", dest="ids", metavar="ID")
-    chosen.add_argument("--open", action="store_true", help="those that are not finished")
 
 
 # --- the actions -------------------------------------------------------------------------------
@@ -200,13 +175,13 @@ def _add_filter(parser: argparse.ArgumentParser, tag_option: str = "--tag") -> N
 
 def run_ls(args: argparse.Namespace) -> int:
     with _open_pool(args.pool) as pool:
-        entries = pool.find(_make_filter(args), newest_first=True, limit=args.limit or None)
+        entries = pool.find(make_filter(args), newest_first=True, limit=args.limit or None)
         if args.json:
             for entry in entries:
                 print(json.dumps(summary_to_json(entry)))
             return 0
         shown = list(entries)
-        total = pool.count(_make_filter(args))
+        total = pool.count(make_filter(args))
     print_table(
         ("id", "channel", "task", "status", "judged", "steps", "reward", "version", "group", "age", "tags"),
         [format_row(entry) for entry in shown],
@@ -290,7 +265,7 @@ def run_stats(args: argparse.Namespace) -> int:
 
 def run_export(args: argparse.Namespace) -> int:
     with _open_pool(args.pool) as pool:
-        where = _make_filter(args)
+        where = make_filter(args)
         with show_progress("exporting", pool.count(where)) as report:
             count = pool.export(args.file, where=where, progress=report)
     print(f"{count} trajectories in {args.file}")
@@ -309,7 +284,7 @@ def run_import(args: argparse.Namespace) -> int:
 
 def run_tag(args: argparse.Namespace) -> int:
     with _open_pool(args.pool, require_write=True) as pool:
-        ids = [entry.id for entry in pool.find(_make_filter(args))]
+        ids = [entry.id for entry in pool.find(make_filter(args))]
         (pool.untag if args.remove else pool.tag)(ids, args.tag)
     print(f"{len(ids)} trajectories {'no longer' if args.remove else 'now'} bear {args.tag!r}")
     return 0
@@ -347,38 +322,12 @@ def run_gc(args: argparse.Namespace) -> int:
     return 0
 
 
-# --- reading arguments, writing lines -----------------------------------------------------------
-
-
 @contextmanager
 def _open_pool(where: str, *, must_exist: bool = True, require_write: bool = False) -> Iterator[Pool]:
     from stepwell.pool import open_pool
 
     with open_pool(where, must_exist=must_exist, require_write=require_write) as pool:
         yield pool
-
-
-def _make_filter(args: argparse.Namespace) -> Filter:
-    from stepwell.pool import Filter
-
-    now = time.time()
-    return Filter(
-        channel=args.channel,
-        statuses=args.status,
-        tags=args.tags,
-        without_tags=args.without_tag,
-        min_reward=args.min_reward,
-        max_reward=args.max_reward,
-        min_version=args.min_version,
-        max_version=args.max_version,
-        since_s=None if args.newer_than is None else now - args.newer_than,
-        until_s=None if args.older_than is None else now - args.older_than,
-        env=args.env,
-        group=args.group,
-        ids=args.ids,
-        is_open=True if args.open else None,
-        is_success=args.solved,
-    )
 
 
 def _whole_id(pool: Pool, text: str) -> str:
@@ -394,18 +343,3 @@ def _whole_id(pool: Pool, text: str) -> str:
             f"{len(found)} trajectories have an id that begins with {text!r}: {shown}".rstrip(": ")
         )
     return found[0]
-
-
-def _parse_seconds(text: str) -> float:
-    return _parse_scaled(text, UNITS, "an age such as 90m, 12h or 30d")
-
-
-def _parse_size(text: str) -> int:
-    return int(_parse_scaled(text.removesuffix("B"), _SIZES, "a size such as 500M or 2G"))
-
-
-def _parse_scaled(text: str, units: Mapping[str, float], wanted: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]?)", text)
-    if found is None or found[2].lower() not in units:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
-    return float(found[1]) * units[found[2].lower()]

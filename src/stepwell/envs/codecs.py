@@ -3,10 +3,6 @@
 `pack_X(values)` gives (header, arrays). `unpack_X(header, arrays)` gives equal values, or raises
 `EncodingError` if the header is invalid.
 
-Small arrays of the same name, dtype and shape in a list (the observations of one environment batch) are
-stacked and sent as one array. Texts and flags that are equal in all environments are sent once. The cost of a
-message thus depends on its bytes, not on the number of environments.
-
 Invariants
 * `unpack(pack(x)) == x`, floats and arrays to the last bit. Errors keep their type (of `core.errors`) and
   their message; an exception of any other type becomes an `InfraError`.
@@ -15,8 +11,8 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,75 +40,26 @@ from stepwell.core import (
 )
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import is_json
+from stepwell.envs.frame_values import (
+    PLAIN_TYPES,
+    ArrayPacker,
+    Arrays,
+    ArrayUnpacker,
+    build_or_refuse,
+    expand_value,
+    require_count,
+    require_type,
+    require_types,
+    share_value,
+)
 from stepwell.envs.turns import Turn
 
-MAX_STACKED_BYTES = 4096  # of one array; for larger ones a copy does not pay
 Header = dict[str, Any]
-Arrays = Sequence[AnyArray]
-T = TypeVar("T")
-_PLAIN = frozenset([type(None), bool, int, float, str])
-_SHARED = _PLAIN - {float}
 _KINDS = {
     name: kind
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, StepwellError)
 }
-
-
-class _Packer:
-    """Collects arrays; the header refers to each by its number."""
-
-    def __init__(self) -> None:
-        self.arrays: list[AnyArray] = []
-
-    def add_array(self, array: AnyArray) -> int:
-        self.arrays.append(array)
-        return len(self.arrays) - 1
-
-    def stack_rows(self, rows: Sequence[Mapping[str, AnyArray]]) -> Any:
-        """Named arrays of many rows: by name if all rows have the same names, otherwise row by row."""
-        if not rows:
-            return None
-        if len(set(map(tuple, rows))) > 1:
-            return [{name: self.add_array(array) for name, array in row.items()} for row in rows]
-        return {name: self.stack_column([row[name] for row in rows]) for name in rows[0]}
-
-    def stack_column(self, column: list[AnyArray]) -> int | list[int]:
-        """The number of one stacked array, or one number per row."""
-        first = column[0]
-        is_small = 0 < first.nbytes <= MAX_STACKED_BYTES and len(column) > 1
-        if is_small and len({(array.dtype, array.shape) for array in column}) == 1:
-            return self.add_array(np.array(column))
-        return [self.add_array(array) for array in column]
-
-
-class _Unpacker:
-    """Gives arrays by their number."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        self._arrays = arrays
-
-    def get_array(self, number: Any) -> AnyArray:
-        if type(number) is not int or not 0 <= number < len(self._arrays):
-            raise EncodingError(f"array {number!r} of {len(self._arrays)} is not there")
-        return self._arrays[number]
-
-    def unstack_rows(self, value: Any, count: int) -> list[dict[str, AnyArray]]:
-        if value is None:
-            return _require_count([], count)
-        if isinstance(value, list):
-            rows = [{name: self.get_array(number) for name, number in row.items()} for row in value]
-            return _require_count(rows, count)
-        columns = {name: self.unstack_column(column, count) for name, column in value.items()}
-        return [{name: column[place] for name, column in columns.items()} for place in range(count)]
-
-    def unstack_column(self, value: Any, count: int) -> list[AnyArray]:
-        if isinstance(value, list):
-            return _require_count([self.get_array(number) for number in value], count)
-        stacked = self.get_array(value)
-        # indexing a vector would give a number, not an array
-        rows = [np.asarray(stacked[i, ...]) for i in range(len(stacked))] if stacked.ndim == 1 else stacked
-        return _require_count(list(rows), count)
 
 
 def pack_tasks(tasks: Sequence[Task]) -> Header:
@@ -125,16 +72,16 @@ def unpack_tasks(header: Header) -> list[Task]:
 
     def build() -> list[Task]:
         return [
-            Task(env, _require_type(content, dict), instruction, seed, tuple(tags))
+            Task(env, require_type(content, dict), instruction, seed, tuple(tags))
             for env, content, instruction, seed, tags in header["tasks"]
         ]
 
-    return _build_or_refuse(build, "tasks")
+    return build_or_refuse(build, "tasks")
 
 
 def pack_actions(actions: Sequence[Any]) -> tuple[Header, list[AnyArray]]:
     """Actions for environments: lists of names, or chunks of a robot's actions."""
-    packer = _Packer()
+    packer = ArrayPacker()
     if actions and all([isinstance(action, np.ndarray) for action in actions]):
         return {"chunks": packer.stack_column(list(actions)), "count": len(actions)}, packer.arrays
     return {"names": [list(names) for names in actions]}, packer.arrays
@@ -145,26 +92,26 @@ def unpack_actions(header: Header, arrays: Arrays) -> list[Any]:
 
     def build() -> list[Any]:
         if "chunks" in header:
-            return list(_Unpacker(arrays).unstack_column(header["chunks"], header["count"]))
-        return [tuple(_require_type(name, str) for name in names) for names in header["names"]]
+            return list(ArrayUnpacker(arrays).unstack_column(header["chunks"], header["count"]))
+        return [tuple(require_type(name, str) for name in names) for names in header["names"]]
 
-    return _build_or_refuse(build, "actions")
+    return build_or_refuse(build, "actions")
 
 
 def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
     """Turns. A turn whose `info` is not JSON becomes a turn with an error that explains this."""
-    packer = _Packer()
+    packer = ArrayPacker()
     shown = [turn.observation for turn in turns]
     states = [turn.state for turn in turns]
     infos, problems = _pack_infos(turns)
     header = {
         "rewards": [float(turn.reward) for turn in turns],
-        "terminated": _share_value([bool(turn.terminated) for turn in turns]),
-        "truncated": _share_value([bool(turn.truncated) for turn in turns]),
+        "terminated": share_value([bool(turn.terminated) for turn in turns]),
+        "truncated": share_value([bool(turn.truncated) for turn in turns]),
         "infos": infos,
         "states": states if any(states) else None,
         "errors": [[place, *pack_error(error)] for place, error in sorted(problems.items())],
-        "seen": _share_value([_pack_observation(observation, packer) for observation in shown]),
+        "seen": share_value([_pack_observation(observation, packer) for observation in shown]),
         "arrays": packer.stack_rows([o.arrays for o in shown if isinstance(o, ArrayState)]),
     }
     return header, packer.arrays
@@ -174,9 +121,9 @@ def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
     """The turns of `pack_turns`."""
 
     def build() -> list[Turn]:
-        rewards, states = _require_type(header["rewards"], list), header["states"]
+        rewards, states = require_type(header["rewards"], list), header["states"]
         count = len(rewards)
-        unpacker, seen = _Unpacker(arrays), _expand_value(header["seen"], count)
+        unpacker, seen = ArrayUnpacker(arrays), expand_value(header["seen"], count)
         rows = iter(unpacker.unstack_rows(header["arrays"], sum([isinstance(value, str) for value in seen])))
         shown = [
             ArrayState(next(rows), value) if isinstance(value, str) else _unpack_observation(value, unpacker)
@@ -184,19 +131,19 @@ def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
         ]
         columns = (
             shown,
-            _require_types(rewards, float, count),
-            _require_types(_expand_value(header["terminated"], count), bool, count),
-            _require_types(_expand_value(header["truncated"], count), bool, count),
+            require_types(rewards, float, count),
+            require_types(expand_value(header["terminated"], count), bool, count),
+            require_types(expand_value(header["truncated"], count), bool, count),
             _read_infos(header["infos"], count),
             [None] * count,
-            [{} for _ in shown] if states is None else _require_types(states, dict, count),
+            [{} for _ in shown] if states is None else require_types(states, dict, count),
         )
         turns = [Turn(*values) for values in zip(*columns, strict=True)]
         for place, *error in header["errors"]:
-            turns[_require_type(place, int)].error = unpack_error(error, EnvError)
+            turns[require_type(place, int)].error = unpack_error(error, EnvError)
         return turns
 
-    return _build_or_refuse(build, "turns")
+    return build_or_refuse(build, "turns")
 
 
 def _pack_infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
@@ -204,26 +151,26 @@ def _pack_infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
     problems = {place: turn.error for place, turn in enumerate(turns) if turn.error is not None}
     infos = [turn.info for turn in turns]
     for place, info in enumerate(infos):
-        if not _PLAIN.issuperset(map(type, info.values())) and not is_json(info):
+        if not PLAIN_TYPES.issuperset(map(type, info.values())) and not is_json(info):
             words = f"info {sorted(map(str, info))} holds something that is no JSON; give numbers and words"
             infos[place] = {}
             problems.setdefault(place, EnvError(words))
     if len(set(map(tuple, infos))) > 1:
         return infos, problems
     names = infos[0] if infos else {}
-    return {name: _share_value([info[name] for info in infos]) for name in names}, problems
+    return {name: share_value([info[name] for info in infos]) for name in names}, problems
 
 
 def _read_infos(value: Any, count: int) -> list[dict[str, Any]]:
     if isinstance(value, list):
-        return _require_types(value, dict, count)
-    columns = [_expand_value(column, count) for column in value.values()]
+        return require_types(value, dict, count)
+    columns = [expand_value(column, count) for column in value.values()]
     return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)] or [
         {} for _ in range(count)
     ]
 
 
-def _pack_observation(observation: Observation | ArrayState, packer: _Packer) -> Any:
+def _pack_observation(observation: Observation | ArrayState, packer: ArrayPacker) -> Any:
     """For a robot, only the instruction: the arrays of all robots are packed together."""
     if isinstance(observation, ArrayState):
         return observation.instruction
@@ -231,15 +178,15 @@ def _pack_observation(observation: Observation | ArrayState, packer: _Packer) ->
     return [observation.text, [packer.add_array(image) for image in observation.images], tools]
 
 
-def _unpack_observation(value: Any, unpacker: _Unpacker) -> Observation:
+def _unpack_observation(value: Any, unpacker: ArrayUnpacker) -> Observation:
     text, numbers, tools = value
     images = tuple(unpacker.get_array(number) for number in numbers)
-    return Observation(_require_type(text, str), images, tuple(ToolSchema(*tool) for tool in tools))
+    return Observation(require_type(text, str), images, tuple(ToolSchema(*tool) for tool in tools))
 
 
 def pack_requests(requests: Sequence[Request]) -> tuple[Header, list[AnyArray]]:
     """Requests, of token states and array states."""
-    packer, states = _Packer(), [request.state for request in requests]
+    packer, states = ArrayPacker(), [request.state for request in requests]
     kinds: dict[tuple[Any, ...], int] = {}  # a batch uses one or two sets of parameters; only seeds differ
     header = {
         "requests": [
@@ -260,34 +207,34 @@ def unpack_requests(header: Header, arrays: Arrays) -> list[Request]:
     """The requests of `pack_requests`."""
 
     def build() -> list[Request]:
-        unpacker, values = _Unpacker(arrays), _require_type(header["states"], list)
+        unpacker, values = ArrayUnpacker(arrays), require_type(header["states"], list)
         rows = iter(unpacker.unstack_rows(header["arrays"], sum(isinstance(value, str) for value in values)))
         states = [
             ArrayState(next(rows), value) if isinstance(value, str) else _unpack_token_state(value, unpacker)
             for value in values
         ]
-        told = _require_count(header["requests"], len(states))
+        told = require_count(header["requests"], len(states))
         kinds = dict(enumerate(map(_read_params, header["params"])))
         return [
-            Request(state, kinds[kind].with_seed(_read_seed(seed)), conversation, _require_type(id, str))
+            Request(state, kinds[kind].with_seed(_read_seed(seed)), conversation, require_type(id, str))
             for state, (conversation, id, kind, seed) in zip(states, told, strict=True)
         ]
 
-    return _build_or_refuse(build, "requests")
+    return build_or_refuse(build, "requests")
 
 
-def _pack_token_state(state: State, packer: _Packer) -> list[Any]:
+def _pack_token_state(state: State, packer: ArrayPacker) -> list[Any]:
     assert isinstance(state, TokenState), f"engines sample from tokens or arrays, not {type(state).__name__}"
     spans = [[span.image, span.start, span.length] for span in state.images]
     return [packer.add_array(state.prompt_ids), spans]
 
 
-def _pack_token_action(action: Action, packer: _Packer) -> list[Any]:
+def _pack_token_action(action: Action, packer: ArrayPacker) -> list[Any]:
     assert isinstance(action, TokenAction), f"engines sample tokens or arrays, not {type(action).__name__}"
     return [packer.add_array(action.action_ids), action.text]
 
 
-def _unpack_token_state(value: Any, unpacker: _Unpacker) -> TokenState:
+def _unpack_token_state(value: Any, unpacker: ArrayUnpacker) -> TokenState:
     ids, images = value
     return TokenState(unpacker.get_array(ids), tuple(ImageSpan(*span) for span in images))
 
@@ -305,12 +252,12 @@ def _read_params(value: Any) -> SamplingParams:
 
 
 def _read_seed(value: Any) -> int | None:
-    return None if value is None else _require_type(value, int)
+    return None if value is None else require_type(value, int)
 
 
 def pack_samples(samples: Sequence[Sampled]) -> tuple[Header, list[AnyArray]]:
     """Samples, of token actions and array actions."""
-    packer, actions = _Packer(), [sample.action for sample in samples]
+    packer, actions = ArrayPacker(), [sample.action for sample in samples]
     chunks = [action for action in actions if isinstance(action, ArrayAction)]
     header = {
         "samples": [_pack_sample(sample) for sample in samples],
@@ -329,10 +276,10 @@ def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
     """The samples of `pack_samples`."""
 
     def build() -> list[Sampled]:
-        unpacker, values = _Unpacker(arrays), _require_type(header["actions"], list)
+        unpacker, values = ArrayUnpacker(arrays), require_type(header["actions"], list)
         actions = _unpack_actions(header, values, unpacker)
         logprobs = unpacker.unstack_column(header["logprobs"], len(values))
-        told = _require_count(header["samples"], len(values))
+        told = require_count(header["samples"], len(values))
         return [
             Sampled(
                 action,
@@ -346,10 +293,10 @@ def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
             )
         ]
 
-    return _build_or_refuse(build, "samples")
+    return build_or_refuse(build, "samples")
 
 
-def _unpack_actions(header: Header, values: Sequence[Any], unpacker: _Unpacker) -> list[Action]:
+def _unpack_actions(header: Header, values: Sequence[Any], unpacker: ArrayUnpacker) -> list[Action]:
     count = sum(isinstance(value, int) for value in values)
     chunks = iter(unpacker.unstack_column(header["chunks"], count))
     draws = iter(unpacker.unstack_rows(header["draws"], count))
@@ -359,7 +306,7 @@ def _unpack_actions(header: Header, values: Sequence[Any], unpacker: _Unpacker) 
             found.append(ArrayAction(next(chunks), value, next(draws)))
         else:
             ids, text = value
-            found.append(TokenAction(unpacker.get_array(ids), _require_type(text, str)))
+            found.append(TokenAction(unpacker.get_array(ids), require_type(text, str)))
     return found
 
 
@@ -387,45 +334,3 @@ def unpack_error(value: Any, otherwise: type[StepwellError]) -> StepwellError:
     if name not in _KINDS and name != "":
         raise EncodingError(f"{name!r} is no kind of error")
     return _KINDS.get(name, otherwise)(words)
-
-
-def _build_or_refuse(build: Callable[[], T], what: str) -> T:
-    try:
-        return build()
-    except EncodingError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
-        raise EncodingError(f"the frame does not hold the {what} it should: {error!r}") from error
-
-
-def _require_type(value: Any, kind: type[T]) -> T:
-    if not isinstance(value, kind):
-        raise EncodingError(f"{value!r} should be a {kind.__name__}")
-    return value
-
-
-def _require_types(values: Any, kind: type[T], count: int) -> list[T]:
-    if set(map(type, _require_count(_require_type(values, list), count))) - {kind}:
-        raise EncodingError(f"{values!r} should be of {kind.__name__} alone")
-    found: list[T] = values
-    return found
-
-
-def _share_value(values: list[Any]) -> list[Any]:
-    """One value if all are equal; not for floats, because -0.0 equals 0.0."""
-    if len(values) > 1 and values.count(values[0]) == len(values):
-        kinds = set(map(type, values))
-        return values[:1] if len(kinds) == 1 and kinds <= _SHARED else values
-    return values
-
-
-def _expand_value(values: Any, count: int) -> list[Any]:
-    """The values of `_share_value`."""
-    found = _require_type(values, list)
-    return found * count if len(found) == 1 else _require_count(found, count)
-
-
-def _require_count(values: list[T], count: int) -> list[T]:
-    if len(values) != count:
-        raise EncodingError(f"{len(values)} values where {count} belong")
-    return values

@@ -27,10 +27,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from stepwell.config import PolicyConfig
-from stepwell.core import ConfigError, ContextLengthError, InputError, State, Step, TokenAction, WeightsError
+from stepwell.core import ConfigError, ContextLengthError, InputError, State, Step, TokenAction
 from stepwell.core.arrays import FloatArray
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
 from stepwell.policies import directory, lora
@@ -46,13 +45,16 @@ from stepwell.policies.forward import (
 )
 from stepwell.policies.numerics import check_dtype
 from stepwell.policies.policy_parts import (
+    checkpoint_gradients,
     disable_dropout,
     make_critic,
     open_actor,
     open_critic,
     open_instruction_critic,
+    open_reference,
 )
 from stepwell.policies.progress_bar import hide_progress_bar
+from stepwell.policies.weight_loading import load_module_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 ATTENTIONS = ("auto", "tree", "replay")
@@ -80,8 +82,7 @@ class CausalLMPolicy:
         self.model = model
         self.critic = critic
         self.instruction_critic = instruction_critic
-        self.adapters = adapters
-        self.source = source
+        self.adapters, self.source = adapters, source
         self.reference = reference
         self._attention = attention
         parts = {"model": model, "critic": critic, "instruction_critic": instruction_critic}
@@ -116,18 +117,14 @@ class CausalLMPolicy:
         _check_choice(attention, dict.fromkeys(ATTENTIONS), "attention")
         path = directory.locate_model(name_or_path)
         model, adapters = open_actor(path, kind, lora, cls._open_model)
-        reference_model = None
-        if reference is not False and not (reference is True and adapters is not None):
-            reference_model = (
-                copy.deepcopy(model)
-                if reference is True
-                else cls._open_model(directory.locate_model(reference), kind)
-            )
+        if reference is True and adapters is not None:
+            reference = False  # without its adapters the model is the reference
+        frozen = open_reference(model, reference, kind, cls._open_model)
         policy = cls(
             model.to(device),
             critic=open_critic(path, model, critic, kind, torch.device(device)),
             instruction_critic=open_instruction_critic(path, model, kind, torch.device(device)),
-            reference=None if reference_model is None else reference_model.to(device).requires_grad_(False),
+            reference=None if frozen is None else frozen.to(device),
             adapters=adapters,
             source=path,
             attention=attention,
@@ -214,7 +211,7 @@ class CausalLMPolicy:
         if made.backbone is not None:
             self._prepare_model(made.backbone)
             if self.model.is_gradient_checkpointing:
-                _checkpoint_gradients(made.backbone)
+                checkpoint_gradients(made.backbone)
 
     def read_instructions(self) -> CausalLMPolicy:
         """Return this policy with the critic of instructions in place of the critic; weights are shared."""
@@ -297,7 +294,7 @@ class CausalLMPolicy:
         """Keep only layer inputs in the forward pass; the backward pass computes the rest again."""
         for part in self._list_models():
             if part is not self.reference:
-                _checkpoint_gradients(part)
+                checkpoint_gradients(part)
 
     # --- weights ------------------------------------------------------------------------
 
@@ -315,17 +312,7 @@ class CausalLMPolicy:
 
     def load_state_dict(self, weights: dict[str, Tensor]) -> None:
         """Load weights from `state_dict` of a policy of the same kind; anything else is refused."""
-        own = self.module.state_dict()
-        wrong = sorted(own.keys() ^ weights.keys())
-        wrong += sorted(
-            name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape
-        )
-        if wrong:
-            raise WeightsError(
-                f"{len(wrong)} weights are missing, unknown or have another shape (first: {wrong[0]}); "
-                "load weights saved from the same model with the same critic and lora settings"
-            )
-        self.module.load_state_dict(weights)
+        load_module_weights(self.module, weights, "model with the same critic and lora settings")
 
     def model_weights(self) -> dict[str, Tensor]:
         """Return the actor's weights under Hugging Face's names, adapters merged in: what an engine loads."""
@@ -400,13 +387,6 @@ class CausalLMPolicy:
             raise ConfigError(f"attention='tree' was requested, but {message}; use attention='auto'")
         if part is self.model:
             warnings.warn(f"{message}. Steps are replayed one by one, which is slower", stacklevel=4)
-
-
-def _checkpoint_gradients(model: Any) -> None:
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    for layer in model.modules():
-        if isinstance(layer, GradientCheckpointingLayer):
-            layer.training = True  # only the layer itself: its inner modules stay without dropout
 
 
 def _split_by_step(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:

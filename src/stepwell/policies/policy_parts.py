@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from stepwell.core import ConfigError, WeightsError
 from stepwell.policies import directory, lora
@@ -31,6 +32,16 @@ def open_actor(
         return model, lora.load_adapters(model, path)
     model = open_model(path, dtype)
     return model, None if settings is None else lora.add_adapters(model, settings)
+
+
+def open_reference(
+    model: Any, wanted: bool | str | Path, dtype: torch.dtype, open_model: OpenModel
+) -> Any | None:
+    """Freeze a copy of the model (True), or the model in another directory; False gives None."""
+    if wanted is False:
+        return None
+    frozen = copy.deepcopy(model) if wanted is True else open_model(directory.locate_model(wanted), dtype)
+    return frozen.requires_grad_(False)
 
 
 def open_critic(
@@ -105,3 +116,11 @@ def disable_dropout(model: Any) -> None:
                 setattr(module, name, 0.0)
     if model.dtype is torch.float64:
         take_gradients_in_float64(model)
+
+
+def checkpoint_gradients(model: Any) -> None:
+    """Keep only layer inputs in the forward pass; the backward pass computes the rest again."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.training = True  # only the layer itself: its inner modules stay without dropout

@@ -9,6 +9,7 @@ follows redirects, at most `MAX_REDIRECTS`, and asks before each whether the add
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -52,6 +53,20 @@ class SiteReply:
     headers: Mapping[str, str]
     body: bytes
     is_posted: bool = False  # it answers a form, not an address: it cannot be asked for again
+
+    def find_download(self) -> str:
+        """The name of a file that a browser would save; "" for a page."""
+        disposition = self.headers.get("content-disposition", "")
+        kind = self.headers.get("content-type", "text/html").partition(";")[0].strip().lower()
+        shown = kind.startswith("text/") or kind in (
+            "application/xhtml+xml",
+            "application/json",
+            "application/xml",
+        )
+        if shown and not disposition.lower().startswith("attachment"):
+            return ""
+        named = re.search(r'filename="?([^";]+)', disposition)
+        return named.group(1) if named else self.url.partition("?")[0].rpartition("/")[2] or "a file"
 
     def read_text(self) -> str:
         """The body as text, in the character set that the headers name."""

@@ -9,7 +9,8 @@ import re
 
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.addresses import AllowedHosts, resolve_address
-from stepwell.envs.web.simplify import BUTTON_TYPES, SimplePage
+from stepwell.envs.web.control_markup import BUTTON_TYPES
+from stepwell.envs.web.simplify import SimplePage
 from stepwell.envs.web.snapshot import Node, list_options, read_option_value, read_text
 
 NO_TEXT_TYPES = BUTTON_TYPES | {"checkbox", "radio", "file", "hidden", "color", "range"}

@@ -128,3 +128,25 @@ def _write_multipart(pairs: list[tuple[str, str]]) -> bytes:
         for name, value in pairs
     ]
     return ("".join(parts) + f"--{_BOUNDARY}--\r\n").encode()
+
+
+def find_missing_value(controls: list[Node]) -> str | None:
+    """The name of the first required control without a value; None if all have one."""
+    for node in controls:
+        attributes = node[1]
+        if "required" not in attributes or "disabled" in attributes:
+            continue
+        kind = read_kind(node)
+        if kind == "checkbox":
+            is_filled = "checked" in attributes
+        elif kind == "radio":
+            group = [other for other in controls if other[1].get("name") == attributes.get("name")]
+            is_filled = any("checked" in other[1] for other in group)
+        elif node[0] == "select":
+            chosen = [option for option in list_options(node) if "selected" in option[1]]
+            is_filled = any(option[1].get("value", "x") for option in chosen)
+        else:
+            is_filled = bool(attributes.get("value"))
+        if not is_filled:
+            return str(attributes.get("name", "")) or kind
+    return None

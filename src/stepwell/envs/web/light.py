@@ -21,11 +21,12 @@ from stepwell.core import EnvError
 from stepwell.envs.tiles import Image
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.addresses import BLANK, AllowedHosts, resolve_address, resolve_typed_address
-from stepwell.envs.web.client import SiteClient, SiteReply, SiteUnreachableError
+from stepwell.envs.web.client import SiteClient, SiteUnreachableError
 from stepwell.envs.web.controls import find_option, read_kind, refuse_action, refuse_address, takes_text
 from stepwell.envs.web.forms import (
     find_default_button,
     find_form,
+    find_missing_value,
     is_submit_button,
     list_controls,
     make_form_request,
@@ -163,7 +164,7 @@ class LightDriver:
             return None
         if reply.status in (204, 205):
             return None
-        if name := _find_download(reply):
+        if name := reply.find_download():
             self._notice = f"the download of {name} was refused"
             return None
         is_fresh = "no-store" in reply.headers.get("cache-control", "").lower()
@@ -287,7 +288,7 @@ class LightDriver:
         form = find_form(snapshot.body, node)
         if form is None:
             return
-        missing = _find_missing_value(list_controls(snapshot.body, form))
+        missing = find_missing_value(list_controls(snapshot.body, form))
         if missing is not None and "novalidate" not in form[1]:
             self._notice = MISSING_VALUE.format(missing)
             return
@@ -372,40 +373,3 @@ class LightDriver:
 
     def _find_node(self, action: WebAction) -> Node:
         return self._document.simplify().nodes[action.element]
-
-
-def _find_download(reply: SiteReply) -> str:
-    """The name of a file that a browser would save; "" for a page."""
-    disposition = reply.headers.get("content-disposition", "")
-    kind = reply.headers.get("content-type", "text/html").partition(";")[0].strip().lower()
-    shown = kind.startswith("text/") or kind in (
-        "application/xhtml+xml",
-        "application/json",
-        "application/xml",
-    )
-    if shown and not disposition.lower().startswith("attachment"):
-        return ""
-    named = re.search(r'filename="?([^";]+)', disposition)
-    return named.group(1) if named else reply.url.partition("?")[0].rpartition("/")[2] or "a file"
-
-
-def _find_missing_value(controls: list[Node]) -> str | None:
-    """The name of the first required control without a value; None if all have one."""
-    for node in controls:
-        attributes = node[1]
-        if "required" not in attributes or "disabled" in attributes:
-            continue
-        kind = read_kind(node)
-        if kind == "checkbox":
-            is_filled = "checked" in attributes
-        elif kind == "radio":
-            group = [other for other in controls if other[1].get("name") == attributes.get("name")]
-            is_filled = any("checked" in other[1] for other in group)
-        elif node[0] == "select":
-            chosen = [option for option in list_options(node) if "selected" in option[1]]
-            is_filled = any(option[1].get("value", "x") for option in chosen)
-        else:
-            is_filled = bool(attributes.get("value"))
-        if not is_filled:
-            return str(attributes.get("name", "")) or kind
-    return None

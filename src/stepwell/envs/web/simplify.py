@@ -21,20 +21,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from stepwell.envs.web.control_markup import (
+    CONTROL_TAGS,
+    QUOTE_ESCAPES,
+    TEXT_ESCAPES,
+    list_attributes,
+    name_element,
+    read_button_value,
+    write_control,
+    write_state,
+)
 from stepwell.envs.web.page import PageElement
 from stepwell.envs.web.snapshot import (
     LISTENS,
     NOT_SHOWN,
     Node,
     Snapshot,
-    list_options,
     read_text,
 )
 
 MAX_LINE = 600
-MAX_SHOWN_OPTIONS = 30
 _BLOCK_TAGS = (
     "address article aside blockquote body center dd details dialog dir div dl dt fieldset figcaption figure "
     "footer form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li main menu nav ol p pre search section "
@@ -46,12 +54,7 @@ _ACTIVE_ROLES = (
 )
 BLOCKS, ROLES = frozenset(_BLOCK_TAGS.split()), frozenset(_ACTIVE_ROLES.split())
 TAGS_SHOWN = frozenset({"h1", "h2", "h3", "h4", "h5", "h6", "li", "tr", "td", "th", "dt", "dd"})
-BUTTON_TYPES = frozenset({"submit", "button", "reset", "image"})
 _HIDDEN_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
-_FLAGS = ("checked", "disabled", "readonly", "multiple")
-_CONTROLS = frozenset({"input", "select", "textarea"})
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-_QUOTES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 
 
 class ViewLayout(NamedTuple):
@@ -172,7 +175,7 @@ class _PageWriter:
             self.end_line()
         for start in range(0, len(words), 80):
             joined = " ".join(words[start : start + 80])
-            self.add_part(joined.translate(_ESCAPES), joined)
+            self.add_part(joined.translate(TEXT_ESCAPES), joined)
             if start + 80 < len(words):
                 self.add_space()
                 if self.length > MAX_LINE:
@@ -218,9 +221,9 @@ class _PageWriter:
         page = self.page
         for number, (node, inside, line) in enumerate(self.pending, 1):
             label = self.labels.get(node[1].get("id", "")) or self.wrapping.get(number - 1, "")
-            text = inside or _name_element(node, label)
+            text = inside or name_element(node, label)
             seen = node[4] != 0
-            page.elements.append(PageElement(str(number), node[0], text, _list_attributes(node), seen))
+            page.elements.append(PageElement(str(number), node[0], text, list_attributes(node), seen))
             page.nodes[str(number)] = node
             page.element_lines.append(line)
         if self.seen_lines:
@@ -259,13 +262,13 @@ class _PageWriter:
     def _write_image(self, node: Node) -> None:
         words = " ".join(node[1].get("alt", "").split())
         if words:
-            self.add_part(f'<img alt="{words.translate(_QUOTES)}">', words)
+            self.add_part(f'<img alt="{words.translate(QUOTE_ESCAPES)}">', words)
 
     def _write_drawing(self, node: Node, is_inline: bool) -> None:
         """Of a drawing only its name and what can be acted on."""
         words = " ".join(node[1].get("aria-label", "").split())
         if words:
-            self.add_part(f'<img alt="{words.translate(_QUOTES)}">', words)
+            self.add_part(f'<img alt="{words.translate(QUOTE_ESCAPES)}">', words)
         stack = list(reversed(node[2]))
         while stack:
             child = stack.pop()
@@ -293,10 +296,10 @@ class _PageWriter:
         number = len(self.pending) + 1
         self.pending.append((node, "", len(self.page.lines)))
         place = number - 1
-        if tag in _CONTROLS:
+        if tag in CONTROL_TAGS:
             has_label = self.label_depth > 0 or attributes.get("id") in self.labels
             self.words.append(" ")
-            self.add_part(_write_control(node, number, has_label), _read_button_value(node))
+            self.add_part(write_control(node, number, has_label), read_button_value(node))
             self.words.append(" ")
             return
         keeps_blocks = tag in BLOCKS and tag != "summary" and attributes.get("role", "").lower() not in ROLES
@@ -307,7 +310,7 @@ class _PageWriter:
             self.pending[place] = node, read_text(node), self.pending[place][2]
             return
         start = len(self.words)
-        self.add_part(f"<{tag} id={number}{_write_state(node)}>")
+        self.add_part(f"<{tag} id={number}{write_state(node)}>")
         self.has_space = True
         self._write_children(node, True)
         self._drop_last_space()
@@ -318,99 +321,3 @@ class _PageWriter:
     def _drop_last_space(self) -> None:
         if self.parts and self.parts[-1] == " ":
             self.parts.pop()
-
-
-def _write_control(node: Node, number: int, has_label: bool) -> str:
-    tag, attributes = node[0], node[1]
-    shown = [f"<{tag} id={number}"]
-    kind = attributes.get("type", "").lower()
-    if tag == "input" and kind not in ("", "text"):
-        shown.append(_write_attribute("type", kind))
-    told = has_label
-    for name in ("aria-label", "placeholder", "title"):
-        if words := attributes.get(name):
-            shown.append(_write_attribute(name, words))
-            told = True
-    if not told and kind not in BUTTON_TYPES and attributes.get("name"):
-        shown.append(_write_attribute("name", attributes["name"]))
-    if tag == "select":
-        return " ".join(shown) + _write_flags(attributes) + ">" + _write_options(node) + "</select>"
-    if value := _read_value(node):
-        shown.append(_write_attribute("value", value))
-    return " ".join(shown) + _write_flags(attributes) + ">"
-
-
-def _write_options(node: Node) -> str:
-    options = list_options(node)
-    chosen = [option for option in options[MAX_SHOWN_OPTIONS:] if "selected" in option[1]]
-    parts = [
-        f"<option{' selected' * ('selected' in option[1])}>{_read_label(option).translate(_ESCAPES)}"
-        for option in [*options[:MAX_SHOWN_OPTIONS], *chosen]
-    ]
-    left = len(options) - len(parts)
-    return "".join(parts) + (f"<!-- {left} more options -->" if left else "")
-
-
-def _write_attribute(name: str, words: str) -> str:
-    return f'{name}="{" ".join(words.split()).translate(_QUOTES)}"'
-
-
-def _write_flags(attributes: dict[str, Any]) -> str:
-    return "".join(f" {name}" for name in _FLAGS if name in attributes)
-
-
-def _write_state(node: Node) -> str:
-    """What is told of a link, a button or an element with a role besides its text."""
-    attributes = node[1]
-    shown = ""
-    for name in ("role", "aria-label", "aria-expanded", "aria-selected", "aria-checked", "title"):
-        if words := attributes.get(name):
-            shown += " " + _write_attribute(name, words)
-    return shown + " disabled" * ("disabled" in attributes)
-
-
-def _read_value(node: Node) -> str:
-    attributes = node[1]
-    kind = attributes.get("type", "").lower()
-    if kind in ("checkbox", "radio"):
-        return ""
-    value: str = attributes.get("value", "")
-    if not value and kind == "submit":
-        return "Submit"
-    return "*" * len(value) if kind == "password" else value
-
-
-def _read_button_value(node: Node) -> str:
-    is_button = node[0] == "input" and node[1].get("type", "").lower() in BUTTON_TYPES
-    return _read_value(node) if is_button else ""
-
-
-def _read_label(option: Node) -> str:
-    return " ".join(option[1].get("label", "").split()) or read_text(option)
-
-
-def _name_element(node: Node, label: str) -> str:
-    """The text of an element that shows none: its label, or what else tells what it is."""
-    attributes = node[1]
-    is_button = attributes.get("type", "").lower() in BUTTON_TYPES
-    choices = [_read_value(node) if is_button else "", label]
-    choices += [attributes.get(name) for name in ("aria-label", "placeholder", "title", "alt")]
-    choices += [attributes.get("name"), _read_value(node)]
-    return " ".join(next((words for words in choices if words), "").split())
-
-
-def _list_attributes(node: Node) -> dict[str, str]:
-    attributes = node[1]
-    found = {
-        name: str(attributes[name])
-        for name in ("href", "type", "name", "placeholder", "role", "title", "aria-label", "aria-expanded")
-        if attributes.get(name)
-    }
-    found |= {name: "true" for name in _FLAGS if name in attributes}
-    if node[0] == "select":
-        options = list_options(node)
-        found["options"] = "\n".join(_read_label(option) for option in options)
-        found["value"] = next((_read_label(option) for option in options if "selected" in option[1]), "")
-    elif node[0] in _CONTROLS or "value" in attributes:
-        found["value"] = str(attributes.get("value", ""))
-    return found

@@ -42,7 +42,6 @@ from stepwell.core import (
     RobotEnvDescription,
     State,
     Step,
-    WeightsError,
 )
 from stepwell.core.arrays import FloatArray
 from stepwell.core.renamed import renamed_members
@@ -54,6 +53,7 @@ from stepwell.policies.vla.encoder import Encoder
 from stepwell.policies.vla.heads import FlowHead
 from stepwell.policies.vla.inputs import VLAInputs, get_inputs
 from stepwell.policies.vla.model import VLAModel, VLAShape
+from stepwell.policies.weight_loading import load_module_weights
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CRITIC_FILE = "critic.safetensors"
@@ -308,15 +308,7 @@ class VLAPolicy:
 
     def load_state_dict(self, weights: dict[str, Tensor]) -> None:
         """Load the `state_dict` of a policy of the same kind; anything else is refused as a whole."""
-        own = self.module.state_dict()
-        wrong = sorted(own.keys() ^ weights.keys())
-        wrong += sorted(n for n in own.keys() & weights.keys() if own[n].shape != weights[n].shape)
-        if wrong:
-            raise WeightsError(
-                f"{len(wrong)} weights are missing, unknown or of another shape (first: {wrong[0]}); "
-                "load weights saved from the same policy.vla settings, environment and critic"
-            )
-        self.module.load_state_dict(weights)
+        load_module_weights(self.module, weights, "policy.vla settings, environment and critic")
 
     def model_weights(self) -> dict[str, Tensor]:
         """The actor's weights, as engines load them."""

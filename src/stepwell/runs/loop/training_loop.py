@@ -3,7 +3,7 @@
     TrainingLoop.run
       ├─ _warm_start    chats, demonstrations ─► imitation      (once, before update 1)
       ├─ _evaluate      held-out tasks, the same every time     (before, at intervals, after)
-      └─ _update        source.batch ─► trainer.update ─► publish ─► checkpoint
+      └─ _update        source.batch ─► learner.learn_from ─► publish ─► checkpoint
 
 Invariants
 * What happens in update u is a function of the weights before it, the settings and u: tasks and
@@ -29,40 +29,42 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from stepwell.config.run import RunConfig
 from stepwell.core import AgentError, LogprobGaps, ParityError, Split, Task, Trajectory
 from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.core.statistics import count_independent
-from stepwell.curriculum import ReplayBuffer, TaskFeed
+from stepwell.curriculum import TaskFeed
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
-from stepwell.rewards import JUDGED_PARTS, apply_outcomes
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.evaluation.replays import save_run_replays
 from stepwell.runs.evaluation.result import EvalResult
-from stepwell.runs.interrupts import Terminated, handle_first_stop
+from stepwell.runs.interrupts import Terminated, describe_stop, handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
+from stepwell.runs.loop.batch_learning import BatchLearner
 from stepwell.runs.loop.differences import list_differences
 from stepwell.runs.loop.loop_state import LoopState
-from stepwell.runs.loop.outcome_judging import OutcomeJudging, build_judging
+from stepwell.runs.loop.outcome_judging import build_judging
 from stepwell.runs.loop.phase_reports import report_phase
 from stepwell.runs.loop.references import (
     find_reference,
     freeze_reference,
     load_reference,
-    remove_references,
     save_reference,
 )
 from stepwell.runs.loop.replay import build_replay
+from stepwell.runs.loop.resumable_parts import ResumableParts, save_loop
 from stepwell.runs.loop.rollout_metrics import count_tokens, measure_descriptions, measure_rollout
-from stepwell.runs.loop.sources import Batch, PlayedSource, Source, StoredSource
+from stepwell.runs.loop.source_choice import choose_source
+from stepwell.runs.loop.sources import Source
 from stepwell.runs.loop.success_guard import describe_fall, measure_fall, roll_back
-from stepwell.runs.loop.task_feeds import build_feed, find_phase_end, protect_phase
+from stepwell.runs.loop.task_feeds import build_feed, find_phase_end
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
 
@@ -96,8 +98,6 @@ class TrainingLoop:
         self._feed: TaskFeed
         self._feed_notes: list[str] = []  # a feed may be asked in a worker's thread
         self._source: Source
-        self._replay: ReplayBuffer | None = None
-        self._judging: OutcomeJudging | None = None
         self._clock = time.perf_counter()
         self._parity: ParityMonitor | None = None
         self._saved_at = self._clock
@@ -106,6 +106,7 @@ class TrainingLoop:
         self.failures = (
             AgentFailures(own, str(self.folder), self.monitor.note) if own.function is not None else None
         )
+        self._learner = BatchLearner(self.config, self.components, self.monitor.note, self.failures)
 
     @property
     def runner(self) -> EpisodeRunner:
@@ -113,12 +114,15 @@ class TrainingLoop:
         return self.components.runner if self.workers is None else self.workers
 
     @property
-    def _is_stopping(self) -> bool:
-        return bool(self.stop_signal)
-
-    @property
     def _run_name(self) -> str:
         return self.components.run_name or self.folder.name
+
+    @property
+    def _parts(self) -> ResumableParts:
+        learner = self._learner
+        return ResumableParts(
+            self.components, self._run_name, self._feed, self._source, learner.replay, learner.judging
+        )
 
     # --- the run --------------------------------------------------------------------------
 
@@ -132,14 +136,15 @@ class TrainingLoop:
             self.components, self._tasks, self.folder, self._run_name, self._feed_notes.append
         )
         self._source = self._make_source()
-        self._replay = build_replay(self.components, self.folder, self._run_name, lambda: self.state.update)
-        self._judging = build_judging(self.components, self.monitor.note)
+        replay = build_replay(self.components, self.folder, self._run_name, lambda: self.state.update)
+        self._learner.replay = replay
+        self._learner.judging = build_judging(self.components, self.monitor.note)
         for difference in list_differences(
             self.config,
             self.components.recipe,
             num_tasks=len(self._tasks),
             num_held_out=len(self._held_out),
-            has_replay=self._replay is not None,
+            has_replay=replay is not None,
         ):
             self.monitor.note(difference)
         with handle_first_stop(self._ask_to_stop):
@@ -167,15 +172,7 @@ class TrainingLoop:
         self.state = LoopState.of(saved)
         if self.has_other_measure:
             self.state.forget_best()
-        if self.components.backend.batch_judge is not None and (judged := saved.loop.get("judge")):
-            self.components.backend.batch_judge.restore(judged)
-        if tasks := saved.loop.get("tasks"):
-            self._feed.restore(tasks)
-        if self._judging is not None:
-            self._judging.restore_waiting(saved.loop.get("unjudged", []))
-        self._source.resume_from(self.state.update)
-        if self._replay is not None:
-            self._replay.resume_from(self.state.update)
+        self._parts.restore(saved)
         self._clock = time.perf_counter() - self.state.time_s
         freeze_reference(self.components)
         load_reference(
@@ -199,9 +196,9 @@ class TrainingLoop:
         is_early = not is_last and self.state.stops_early(self.config.eval)
         if is_early:
             self.ending = "stopped_early"
-        elif self._is_stopping and not is_last:
+        elif self.stop_signal and not is_last:
             self.ending = "interrupted"
-        is_over = is_last or is_early or self._is_stopping
+        is_over = is_last or is_early or bool(self.stop_signal)
         if is_over or update == find_phase_end(self.config, self.components.recipe, update):
             report_phase(self.components, self.folder, self._run_name, update, self.monitor.note)
         if is_first and self.state.is_evaluated:
@@ -239,8 +236,7 @@ class TrainingLoop:
         return is_late or _is_due(config.every, update)
 
     def _reaches_limit(self) -> bool:
-        reached = self.state.limit_reached(self.config.train, self._elapsed_s())
-        if reached:
+        if reached := self.state.limit_reached(self.config.train, self._elapsed_s()):
             self.monitor.note(reached)
         return reached is not None
 
@@ -249,10 +245,7 @@ class TrainingLoop:
     def _warm_start(self) -> None:
         if not self.config.warm_start.is_wanted:
             return
-
-        def record(values: dict[str, float]) -> None:
-            self._record("warm_start", values)
-
+        record = partial(self._record, "warm_start")
         self._is_imitating = True
         WarmStart(self.components, self.runner, self.monitor, self._tasks, self._publish, record).run()
         self._is_imitating = False
@@ -267,18 +260,10 @@ class TrainingLoop:
         if batch is None:
             return False
         played = time.perf_counter()
-        outcomes = {} if self._judging is None else self._judging.judge_batch(self.state.update + 1, batch)
-        num_judged = self._apply_outcomes(batch.trajectories)
-        judged = outcomes | self._judge_batch(batch.trajectories)
-        metrics = judged | ({"judged": num_judged / len(batch.trajectories)} if num_judged else {})
-        metrics |= self._learn_from(batch)
+        check_parity = self._check_parity if self._source.is_fresh else None
+        metrics = self._learner.learn_from(self.state.update + 1, batch, check_parity)
         if self._may_roll_back:
             metrics["guard/rollbacks"] = float(self.state.num_rollbacks)
-        if num_left_out := metrics.get("guard/left_out"):
-            self.monitor.note(
-                f"update {self.state.update + 1}: {num_left_out:.0f} optimizer steps left out: the policy is "
-                f"{metrics['guard/last_kl']:.3g} from the one that sampled (train.guard.max_kl)"
-            )
         learnt = time.perf_counter()
         self.state.count_update(batch.num_actions, len(batch.trajectories), is_fresh=self._source.is_fresh)
         self._publish()
@@ -308,63 +293,14 @@ class TrainingLoop:
             freeze_reference(self.components)
             save_reference(self.components.policy, self.folder, update)
 
-    def _learn_from(self, batch: Batch) -> dict[str, float]:
-        """Update the weights with a batch, and with earlier successes if they are replayed."""
-        learnable = self._choose_learnable(batch.trajectories)
-        if not learnable:
-            return {}
-        replayed = None
-        if self._replay is not None:
-            replayed = self._replay.draw_steps(self.state.update + 1, batch.trajectories)
-            self._apply_outcomes(replayed.trajectories)
-        is_mixed = batch.is_mixed or (replayed is not None and bool(replayed.trajectories))
-        metrics = self.components.trainer.update(
-            learnable if replayed is None else [*learnable, *replayed.trajectories],
-            check_parity=self._check_parity if self._source.is_fresh else None,
-            version=self.state.update if is_mixed else None,
-            trained_steps=None if replayed is None else replayed.masks,
-            replay_teaches_critic=self.config.replay.teaches_critic,
-        )
-        return metrics if replayed is None else metrics | replayed.figures
-
-    def _apply_outcomes(self, trajectories: Sequence[Trajectory]) -> int:
-        """Let rewards follow judged outcomes; where a judge takes the checker's place, the task's too."""
-        scale = self.config.rewards.scale
-        if self._judging is None:
-            return apply_outcomes(trajectories, scale)
-        return apply_outcomes(trajectories, scale, JUDGED_PARTS)
-
-    def _choose_learnable(self, trajectories: list[Trajectory]) -> list[Trajectory]:
-        """What an update learns from: no episode that failed in a user's own agent."""
-        if self.failures is None:
-            return trajectories
-        learnable = self.failures.choose_learnable(trajectories)
-        if not learnable:
-            self.monitor.note(
-                f"update {self.state.update + 1}: nothing to learn from, every episode failed in the agent"
-            )
-        return learnable
-
     def _watch_agent(self, place: str, trajectories: Sequence[Trajectory], *, is_update: bool) -> None:
         """Report failures of a user's own agent, and stop if there are too many."""
         if self.failures is None:
             return
-        reason = self.failures.watch(place, trajectories, is_update=is_update)
-        if reason is not None:
+        if (reason := self.failures.watch(place, trajectories, is_update=is_update)) is not None:
             if is_update:  # so that a resumed run plays the next update, not this one again
                 self._save_checkpoint()
             raise AgentError(reason)
-
-    def _judge_batch(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Add rewards that need the whole batch, where settings ask for them; gives figures of the judge."""
-        judge = self.components.backend.batch_judge if self._source.is_fresh else None
-        if judge is None:
-            return {}
-        figures = judge.reward(trajectories)
-        if _is_due(self.config.eval.every, self.state.update + 1) and (repeated := judge.most_repeated()):
-            shares = "; ".join(f"{one.share:.2f} {one.sentence!r}" for one in repeated[:3])
-            self.monitor.note(f"most repeated sentences (share of texts): {shares}")
-        return figures
 
     def _stop_here(self) -> bool:
         """Save after an interrupt between two updates; what was played is in the pool already."""
@@ -378,24 +314,14 @@ class TrainingLoop:
             self.monitor.note(f"{num_left} episodes were under way at the end and count as not played")
 
     def _make_source(self) -> Source:
-        if self.workers is not None:
-            from stepwell.runs.loop.async_source import StreamedSource
-
-            return StreamedSource(
-                self.config,
-                self.components,
-                self._run_name,
-                self._feed,
-                self.workers,
-                lambda: self._is_stopping,
-            )
-        if self.config.offline.pool is not None:
-            source = StoredSource(self.config, self.components.recipe)
-            self.monitor.note(
-                f"offline: {source.num_trajectories} trajectories of {self.config.offline.pool}"
-            )
-            return source
-        return PlayedSource(self.config, self.components, self._run_name, self._feed)
+        return choose_source(
+            self.components,
+            self._run_name,
+            self._feed,
+            self.workers,
+            is_stopping=lambda: bool(self.stop_signal),
+            note=self.monitor.note,
+        )
 
     def _publish(self) -> None:
         """Send the weights to the engine or the generators, which must report their fingerprint."""
@@ -456,25 +382,7 @@ class TrainingLoop:
 
     def _save_checkpoint(self, name: str | None = None) -> None:
         self.state.time_s = self._elapsed_s()
-        loop: dict[str, Any] = {"update": self.state.update, "state": self.state.as_dict()}
-        if self.components.backend.batch_judge is not None:
-            loop["judge"] = self.components.backend.batch_judge.state()
-        if tasks := self._feed.state():
-            loop["tasks"] = tasks
-        if self._judging is not None:
-            loop["unjudged"] = self._judging.list_waiting()
-        trainer = self.components.trainer if name is None else None
-        folder = self.folder / "checkpoints"
-        if name is None:
-            protect_phase(self.components, self._run_name, self.state.update)
-            if self._replay is not None:
-                self._replay.protect_members()
-            self._source.acknowledge(self.state.update)
-        checkpoint.save_checkpoint(folder, self.components.policy, trainer, loop, name)
-        protected = self.state.good_update if self._may_roll_back else None
-        checkpoint.prune_checkpoints(folder, self.config.checkpoint.keep, protected)
-        oldest = min((int(path.name[-6:]) for path in checkpoint.list_checkpoints(folder)), default=0)
-        remove_references(self.folder, find_reference(self.components, oldest))
+        save_loop(self._parts, self.state, self.folder, name)
         if name is None:
             self._saved_at = time.perf_counter()
 
@@ -492,8 +400,7 @@ class TrainingLoop:
             self.monitor.note(f"interrupted by {asked.name} in the warm start, of which nothing is kept")
             raise Terminated if asked == signal.SIGTERM else KeyboardInterrupt
         present = "this update" if self.state.before is not None else "the start"
-        by, again = ("", "Ctrl-C") if asked == signal.SIGINT else (f" by {asked.name}", asked.name)
-        self.monitor.note(f"interrupted{by}: finishing {present}, then saving ({again} again stops at once)")
+        self.monitor.note(describe_stop(asked, present))
 
 
 def _is_due(every: int, update: int) -> bool:

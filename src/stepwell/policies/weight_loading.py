@@ -1,0 +1,20 @@
+"""Loads the weights of a module as a whole, or refuses them."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from stepwell.core import WeightsError
+
+
+def load_module_weights(module: nn.Module, weights: dict[str, Tensor], must_share: str) -> None:
+    """Load weights with the same names and shapes. `must_share` tells what both sides must have in common."""
+    own = module.state_dict()
+    wrong = sorted(own.keys() ^ weights.keys())
+    wrong += sorted(name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape)
+    if wrong:
+        raise WeightsError(
+            f"{len(wrong)} weights are missing, unknown or have another shape (first: {wrong[0]}); "
+            f"load weights saved from the same {must_share}"
+        )
+    module.load_state_dict(weights)
