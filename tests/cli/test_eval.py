@@ -44,7 +44,7 @@ def test_one_checkpoint_is_measured_like_its_run(run: Path, capsys: pytest.Captu
     [
         (["recipe.name=stepo"], "recipe.name: there is no recipe 'stepo'"),
         (["env.name=lake"], "there is no env 'lake'"),
-        (["env.options.sise=4"], "env.options.sise is no option of frozenlake"),
+        (["env.options.sise=4"], "env.options.sise is not an option of frozenlake"),
         (
             ["env.options.size=2", "env.options.hole_rate=0", "env.held_out_share=0.0001"],
             "frozenlake with these env.options has no held_out task",

@@ -107,10 +107,10 @@ def test_mistakes_on_the_command_line_are_one_line(
 ) -> None:
     server.refuse = lambda body: refusal(401, "invalid api key")
     for argv, problem in (
-        (["eval"], "name a run folder, a checkpoint or a model, or an API by --endpoint and --model"),
+        (["eval"], "name a run folder, a checkpoint or a model, or use --endpoint and --model"),
         (
             ["eval", str(run), "--model", "x"],
-            "--model belongs to an outside model; name its API by --endpoint",
+            "--model is only for outside models; add --endpoint URL",
         ),
         (["eval", "--endpoint", server.url], "--endpoint needs --model NAME"),
         (
@@ -166,5 +166,5 @@ def test_ctrl_c_names_the_command_that_goes_on(
     server.say = say
     assert main([*asked(server), "--concurrency", "1", "--output", "one"]) == 130
     told = capsys.readouterr().err
-    assert "interrupted. What was played is kept; continue with: stepwell eval --resume one" in told
+    assert "interrupted. Finished episodes are stored; continue with: stepwell eval --resume one" in told
     assert json.loads(Path("one/evaluation.json").read_text())["num_done"] == 2

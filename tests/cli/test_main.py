@@ -86,7 +86,7 @@ def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixt
         (["envs", "show", "frozen_lake"], "there is no env 'frozen_lake'; did you mean 'frozenlake'?"),
         (
             ["envs", "show", "frozenlake", "--set", "sise=5"],
-            "env.options.sise is no option of frozenlake; did",
+            "env.options.sise is not an option of frozenlake; did",
         ),
         (["envs", "show", "frozenlake", "--set", "size"], "'size' is not a setting; write key=value"),
         (["play", "frozenlake", "--run", "nowhere"], "'nowhere' is not a run folder"),

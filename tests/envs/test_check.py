@@ -268,7 +268,11 @@ class GivenAway(Notes):
 BROKEN = [
     (Raises, "adversarial_actions_are_answered", "nothing: raised InputError: not valid JSON"),
     (Repeats, "adversarial_actions_are_answered", "a very long word: 1048"),
-    (SaysNothing, "adversarial_actions_are_answered", "nothing: not told that it was not done"),
+    (
+        SaysNothing,
+        "adversarial_actions_are_answered",
+        "nothing: the observation does not say that the action failed",
+    ),
     (GoldenTooLong, "no_plan_is_shorter_than_the_golden_one", "are called shortest"),
     (GivenAway, "random_play_does_not_suffice", "more than 0.1"),
     (NoGuide, "description_is_complete", "guide is empty"),

@@ -116,7 +116,7 @@ def test_an_env_that_fails_under_evaluation_is_no_result() -> None:
 
     BrokenLake.num_raised = 0
     components = small_components("recipe.name=grpo", f"env.name={ENVS}:BrokenLake")
-    with pytest.raises(EnvError, match="of 4 evaluation episodes failed for reasons of the system"):
+    with pytest.raises(EnvError, match="of 4 evaluation episodes failed with system errors"):
         evaluate(components, components.held_out_tasks(4), temperature=0.0)
 
 

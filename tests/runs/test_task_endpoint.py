@@ -79,5 +79,5 @@ def test_an_endpoint_needs_an_address_and_an_environment_that_reads_instructions
     with pytest.raises(ConfigError, match=r"needs endpoint\.url and endpoint\.model"):
         load_config(None, ["curriculum.generator=endpoint"])
     where = (f"folder={tmp_path}", "curriculum.endpoint.url=http://localhost:9/v1", "env.name=frozenlake")
-    with pytest.raises(ConfigError, match="cannot make a task of an instruction"):
+    with pytest.raises(ConfigError, match="cannot make a task from an instruction"):
         train(load_config(None, [*HOUSE[2:], *where]))

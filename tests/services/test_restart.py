@@ -228,7 +228,7 @@ def test_the_session_of_a_key_continues_after_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "give --model"),
+        ([], "set --model"),
         (["--model", "tiny-0.3m", "--host", "0.0.0.0"], "stepwell serve key NAME"),
         (["--model", "tiny-9m"], "neither a directory nor a built-in name"),
         (["--upstream", "host:80"], "must start with http"),

@@ -1,6 +1,6 @@
-"""A run as an object: what its folder holds, as attributes.
+"""A run as an object: the contents of its folder as attributes.
 
-A `Run` keeps nothing but the path of its folder: it can be made again from the folder (`load_run`) in another
+A `Run` holds only the path of its folder. It can be opened again from the folder (`load_run`) in another
 process, and it shows the present state of a run that is still under way.
 """
 
@@ -50,13 +50,13 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`finished`, `stopped_early`, `interrupted`, `failed`, or `unfinished` where it has not ended."""
+        """`finished`, `stopped_early`, `interrupted`, `failed`, or `unfinished`."""
         summary = self.summary
         return "unfinished" if summary is None else summary.status
 
     @property
     def success(self) -> float | None:
-        """Held-out success of the last weights that were measured; None where none were."""
+        """Held-out success of the last evaluation; None before the first."""
         return next((entry.values["success"] for entry in reversed(self.evaluations)), None)
 
     @property
@@ -76,7 +76,7 @@ class Run:
 
     @property
     def entries(self) -> list[LogEntry]:
-        """Everything that the run has recorded, as `metrics.jsonl` holds it."""
+        """All records of the run, as in `metrics.jsonl`."""
         return jsonl.read_entries(self.folder / jsonl.FILE_NAME)
 
     @property
@@ -88,12 +88,12 @@ class Run:
 
     @property
     def notes(self) -> list[str]:
-        """What the run said in words: warnings, changed settings, why it ended early."""
+        """Notes of the run: warnings, changed settings, the reason of an early end."""
         return [entry.text for entry in self.entries if entry.kind == "event"]
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint that stands for the run: the best of those that were evaluated, else the last."""
+        """The checkpoint to use: the best evaluated one, else the last."""
         from stepwell.runs.evaluation.evaluate import choose_checkpoint
 
         return choose_checkpoint(self.folder)[0]

@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
             ("stepwell envs show frozenlake", ""),
             ("stepwell envs show sokoban --set num_boxes=2", "with another option"),
             ("stepwell envs show gymnasium:CartPole-v1", "any Gymnasium environment"),
-            ("stepwell envs show metaworld --set task=push", "a robot's environment"),
+            ("stepwell envs show metaworld --set task=push", "a robot environment"),
         ],
     )
     check = add_command(

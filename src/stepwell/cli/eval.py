@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stepwell.runs.evaluation.result import EvalReport
 
 _EXAMPLES = (
-    ("stepwell eval runs/NAME", "the best known checkpoint of a run, with its own settings"),
+    ("stepwell eval runs/NAME", "the best checkpoint of a run, with the settings of the run"),
     ("stepwell eval runs/NAME --num-tasks 512 --samples 8 --temperature 1", "pass@1 to pass@8"),
     ("stepwell eval runs/NAME/checkpoints/update-000050", "one checkpoint"),
     ("stepwell eval smollm2-135m sokoban", "an untrained model, on a preset's tasks"),
@@ -51,20 +51,24 @@ def add(commands: Any) -> None:
     parser.add_argument("--num-tasks", type=int, metavar="N", help="distinct held-out tasks")
     parser.add_argument("--samples", type=int, metavar="K", help="attempts per task; pass@k up to K")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    parser.add_argument("--seed", type=int, metavar="S", help="of tasks and sampling")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed of tasks and sampling")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--report", action="store_true", help="keep figures, episodes and a page in a folder")
-    parser.add_argument("--output", metavar="FOLDER", help="that folder; default runs/eval-NAME-ENV")
+    parser.add_argument(
+        "--report", action="store_true", help="write figures, episodes and a report page to a folder"
+    )
+    parser.add_argument("--output", metavar="FOLDER", help="folder of the report; default runs/eval-NAME-ENV")
     outside = parser.add_argument_group("outside models, instead of RUN | MODEL")
     outside.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible API, up to /v1")
     outside.add_argument("--model", metavar="NAME", help="the model's name there")
-    outside.add_argument("--api-key-env", metavar="VAR", help="holds the key; default OPENAI_API_KEY")
+    outside.add_argument(
+        "--api-key-env", metavar="VAR", help="environment variable with the API key; default OPENAI_API_KEY"
+    )
     outside.add_argument("--concurrency", type=int, metavar="N", help="episodes at once; default 16")
     outside.add_argument("--rate", type=float, metavar="N", help="calls per second; default no limit")
     outside.add_argument("--timeout-s", type=float, metavar="SECONDS", help="of one call; default 120")
     outside.add_argument("--max-retries", type=int, metavar="N", help="of one call; default 5")
     outside.add_argument(
-        "--tools", choices=("auto", "api", "text"), help="how tools are given to the model; default auto"
+        "--tools", choices=("auto", "api", "text"), help="how the model gets its tools; default auto"
     )
     outside.add_argument("--prompt-price", type=float, metavar="P", help="of a million prompt tokens")
     outside.add_argument("--completion-price", type=float, metavar="P", help="of a million answer tokens")
@@ -84,13 +88,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _evaluate_own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
-    """A run, a checkpoint or a model of ours."""
+    """Evaluate a run, a checkpoint or a local model."""
     from stepwell.core.errors import ConfigError
 
     if given := [flag for name, flag in _ONLY_ENDPOINT.items() if getattr(args, name) is not None]:
-        raise ConfigError(f"{given[0]} belongs to an outside model; name its API by --endpoint URL")
+        raise ConfigError(f"{given[0]} is only for outside models; add --endpoint URL")
     if not words:
-        raise ConfigError("name a run folder, a checkpoint or a model, or an API by --endpoint and --model")
+        raise ConfigError("name a run folder, a checkpoint or a model, or use --endpoint and --model")
     agent, *settings = words
     _check_agent(agent)
     config = read_settings([*settings, *_list_flags(args)], default=settings_of_agent(agent))
@@ -113,7 +117,7 @@ def _evaluate_own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
 
 
 def _evaluate_outside(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
-    """A model behind an API."""
+    """Evaluate a model behind an API."""
     from stepwell.runs.evaluation.chat_progress import ChatProgress
 
     endpoint = _read_resumed(args) if args.resume else _read_endpoint(args)
@@ -129,7 +133,7 @@ def _start_evaluation(
     from stepwell.runs.evaluation.folders import new_eval_folder
 
     if args.resume and (words or _list_flags(args)):
-        raise ConfigError("--resume continues with the settings it was started with; leave the others out")
+        raise ConfigError("--resume uses the settings of the first start; remove the other arguments")
     config = read_settings([*words, *_list_flags(args)], default=Path(args.resume) if args.resume else None)
     if args.resume:
         args.folder = Path(args.resume)
@@ -164,7 +168,7 @@ def _read_endpoint(args: argparse.Namespace) -> ChatApiConfig:
     from stepwell.core.errors import ConfigError
 
     if not args.model:
-        raise ConfigError("--endpoint needs --model NAME: which model is to be asked there?")
+        raise ConfigError("--endpoint needs --model NAME, the name of the model at that address")
     given = {
         "key_variable": args.api_key_env,
         "max_concurrent": args.concurrency,
@@ -190,7 +194,9 @@ def _read_resumed(args: argparse.Namespace) -> ChatApiConfig:
 
     kept = read_evaluation(Path(args.resume)).endpoint
     if not kept:
-        raise ConfigError(f"--resume: {args.resume} is the evaluation of a local model; evaluate it again")
+        raise ConfigError(
+            f"--resume: {args.resume} evaluates a local model and cannot be resumed; start it again"
+        )
     return ChatApiConfig(**kept)
 
 
@@ -217,7 +223,7 @@ def _print_comparison(folders: Sequence[str], *, as_json: bool) -> int:
 
 
 def _check_agent(agent: str) -> None:
-    """Refuse what is neither a run nor a model; an id of the hub (`org/name`) may be one."""
+    """Refuse a name that is neither a run nor a model. An id of the hub (`org/name`) is accepted unseen."""
     from stepwell.core.errors import ConfigError
     from stepwell.core.names import suggest_name
     from stepwell.policies.model_resolver import KNOWN_MODELS
@@ -242,7 +248,7 @@ def settings_of_agent(agent: str) -> Path | None:
 
 
 def _make_name(agent: str) -> str:
-    """A run by its name, a checkpoint by the run's and its own."""
+    """The name of a run, or of a run and its checkpoint."""
     path = Path(agent)
     return f"{path.parent.parent.name}-{path.name}" if path.parent.name == "checkpoints" else path.name
 
@@ -251,11 +257,11 @@ def _describe_resume(args: argparse.Namespace) -> str:
     folder = getattr(args, "folder", None)
     if not (args.endpoint or args.resume) or folder is None or not folder.exists():
         return ""
-    return f"What was played is kept; continue with: stepwell eval --resume {folder}"
+    return f"Finished episodes are stored; continue with: stepwell eval --resume {folder}"
 
 
 def _list_flags(args: argparse.Namespace) -> list[str]:
-    """Options as the settings they stand for, so that they are checked with the same messages."""
+    """Options as settings, so that they are checked with the same messages."""
     named = {
         "eval.num_tasks": args.num_tasks,
         "eval.samples_per_task": args.samples,

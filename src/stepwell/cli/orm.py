@@ -189,7 +189,7 @@ def run_score(args: argparse.Namespace) -> int:
             )
         print(
             f"{source}: {counts.num_judged} judged, {counts.num_yes} of them successes; "
-            f"{counts.num_known} judged before, {counts.num_human} left as a person said"
+            f"{counts.num_known} judged before, {counts.num_human} kept from a person"
         )
         if counts.num_unjudged:
             is_complete = False

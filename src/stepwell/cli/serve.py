@@ -36,8 +36,8 @@ _SHOP_EXAMPLES = (
     ("stepwell train CONFIG env.name=remote:http://127.0.0.1:8095#shop", "train in the same shop"),
 )
 _KEY_EXAMPLES = (
-    ("stepwell serve key alice --keys keys.json", "make a key; it is shown this one time"),
-    ("stepwell serve key alice --keys keys.json --revoke", "it opens nothing from now on"),
+    ("stepwell serve key alice --keys keys.json", "make a key; it is shown only once"),
+    ("stepwell serve key alice --keys keys.json --revoke", "the key no longer works"),
     ("stepwell serve key alice", "print a key, and the hash to put into a configuration"),
 )
 
@@ -71,20 +71,28 @@ def _add_gateway(services: Any) -> None:
     )
     parser.add_argument("--backend", metavar="URL", help="a token-in server (vLLM) that samples for --model")
     parser.add_argument("--backend-model", metavar="NAME", help="the model's name there; default: --model")
-    parser.add_argument("--upstream", metavar="URL", help="an OpenAI-compatible API; recorded only")
-    parser.add_argument("--upstream-model", metavar="NAME", help="ask for this model, whatever agents say")
+    parser.add_argument(
+        "--upstream", metavar="URL", help="an OpenAI-compatible API; its calls are recorded, not trained on"
+    )
+    parser.add_argument(
+        "--upstream-model", metavar="NAME", help="the model to ask for, instead of the one that agents name"
+    )
     parser.add_argument("--pool", metavar="URL", default="pool.db", help="file or database; default pool.db")
     parser.add_argument(
         "--durable",
         choices=("process", "power"),
         default="process",
-        help="what recorded steps survive: a killed process (default), or also a power cut (slower)",
+        help="process (default): recorded steps survive a killed process; power: also a power cut (slower)",
     )
-    parser.add_argument("--config", metavar="FILE", help="TOML with any settings of the gateway; options win")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="TOML file with settings of the gateway; options on the command line override it",
+    )
     parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
     parser.add_argument("--port", type=int, help="default 8080; 0 for any free one")
     parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
-    parser.add_argument("--name", metavar="MODEL", help="the name under which the policy is served")
+    parser.add_argument("--name", metavar="MODEL", help="the name that agents use for the model")
     parser.add_argument("--history", choices=("exact", "template"), default="exact", help="default exact")
     parser.add_argument("--device", default="cpu", help="cpu or cuda, for the engine in this process")
     parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
@@ -92,7 +100,7 @@ def _add_gateway(services: Any) -> None:
     parser.add_argument("--silent-timeout-s", type=float, metavar="SECONDS", help="default 900")
     parser.add_argument("--on-silence", choices=("truncated", "agent_error"))
     parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
-    parser.add_argument("--max-concurrent", type=int, metavar="N", help="of a key at once")
+    parser.add_argument("--max-concurrent", type=int, metavar="N", help="concurrent calls per key")
     parser.add_argument("--seed", type=int, help="makes calls without a seed repeatable")
     parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
 
@@ -102,7 +110,7 @@ def _add_envs(services: Any) -> None:
         services,
         "envs",
         run_envs,
-        summary="host environments for training runs elsewhere",
+        summary="host environments for training runs on other machines",
         description="A run opens them as env.name = remote:URL[,URL...]#NAME; its key is read from "
         "STEPWELL_ENV_KEY.",
         examples=_ENVS_EXAMPLES,
@@ -113,16 +121,20 @@ def _add_envs(services: Any) -> None:
         dest="envs",
         metavar="NAME",
         action="append",
-        help="host this one; default: all built in",
+        help="an environment to host (may be repeated); default: all built-in ones",
     )
     parser.add_argument(
         "--set",
         dest="env_options",
         metavar="NAME.OPTION=VALUE",
         action="append",
-        help="an option that you set as the host, such as multihop_qa.dataset=hotpot_dev.json",
+        help="an option that only the host may set, such as multihop_qa.dataset=hotpot_dev.json",
     )
-    parser.add_argument("--config", metavar="FILE", help="TOML with any settings of the service; options win")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="TOML file with settings of the service; options on the command line override it",
+    )
     parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
     parser.add_argument("--port", type=int, help="default 8090; 0 for any free one")
     parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
@@ -140,12 +152,14 @@ def _add_shop(services: Any) -> None:
         run_shop,
         summary="show the shop in a browser, at /shop/ of the address",
         description="On this machine (--host 127.0.0.1) it is also an environment service for `shop`. Other "
-        "machines get the pages alone, without keys; to train there use `stepwell serve envs --env shop`.",
+        "machines get only the pages, without keys; to train there use `stepwell serve envs --env shop`.",
         examples=_SHOP_EXAMPLES,
     )
     parser.add_argument("--size", choices=("full", "tiny"), default="full", help="default full")
     parser.add_argument("--num-products", type=int, metavar="N", help="default 50,000, tiny 500")
-    parser.add_argument("--webshop-files", metavar="DIR", help="WebShop's own product files, instead")
+    parser.add_argument(
+        "--webshop-files", metavar="DIR", help="product files of WebShop, used instead of generated products"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
     parser.add_argument("--port", type=int, default=8095, help="default 8095; 0 for any free one")
 
@@ -156,12 +170,12 @@ def _add_key(services: Any) -> None:
         "key",
         run_key,
         summary="make or revoke an API key",
-        description="Only a hash of it is kept.",
+        description="Only a hash of the key is stored.",
         examples=_KEY_EXAMPLES,
     )
-    parser.add_argument("name", metavar="NAME", help="whose key it is: letters, digits and '-'")
+    parser.add_argument("name", metavar="NAME", help="name of the key's owner: letters, digits and '-'")
     parser.add_argument("--keys", metavar="FILE", type=Path, help="the file that holds the hashes")
-    parser.add_argument("--revoke", action="store_true", help="take the key out of the file")
+    parser.add_argument("--revoke", action="store_true", help="remove the key from the file")
 
 
 def run_key(args: argparse.Namespace) -> int:
@@ -185,7 +199,7 @@ def run_key(args: argparse.Namespace) -> int:
         return 0
     if args.name in hashes:
         raise ConfigError(
-            f"{args.keys} holds a key {args.name!r} already; revoke it first, or take another name"
+            f"{args.keys} holds a key {args.name!r} already; revoke it first, or choose another name"
         )
     key = new_key(args.name)
     write_keys(args.keys, {**hashes, args.name: hash_key(key)})
@@ -213,7 +227,7 @@ def run_envs(args: argparse.Namespace) -> int:
         given["env_options"] = _host_options(args.env_options)
     config = _validate_settings(EnvServiceConfig, args.config, given)
     for name in {*config.envs, *config.env_options}:
-        read_options(name, config.env_options.get(name))  # a misspelt name or option is refused now
+        read_options(name, config.env_options.get(name))  # refuse a misspelt name or option before serving
     from stepwell.services.envs.app import create_env_app
 
     serve(create_env_app(config), config.host, config.port, shutdown_timeout_s=config.shutdown_timeout_s)
@@ -221,7 +235,7 @@ def run_envs(args: argparse.Namespace) -> int:
 
 
 def _host_options(texts: list[str]) -> dict[str, dict[str, Any]]:
-    """`shop.size=tiny` as options by environment. Names may hold dots, options hold none."""
+    """Parse `shop.size=tiny` into options by environment. Names may contain dots, options may not."""
     from stepwell.config.loading import parse_options
     from stepwell.core.errors import ConfigError
 
@@ -263,7 +277,9 @@ def run_gateway(args: argparse.Namespace) -> int:
     from stepwell.services.http_server import serve
 
     if (args.model is None) == (args.upstream is None):
-        raise ConfigError("give --model (a policy, trainable) or --upstream (another API, recorded only)")
+        raise ConfigError(
+            "set --model (a policy that can be trained) or --upstream (another API, recorded only)"
+        )
     config = _read_config(args)
     from stepwell.services.gateway.app import create_app
 
@@ -298,7 +314,7 @@ def _read_config(args: argparse.Namespace) -> GatewayConfig:
 
 
 def _validate_settings(kind: type[Config], file: str | None, given: dict[str, Any]) -> Config:
-    """The settings of a file with those of the command line over them."""
+    """The settings of a file, overridden by those of the command line."""
     from pydantic import ValidationError
 
     from stepwell.config.schema import describe_problem
@@ -326,7 +342,7 @@ def _read_settings(file: str | None) -> dict[str, Any]:
 
 
 def _open_gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Gateway | UpstreamGateway, Any]:
-    """The gateway, and what lets go of its parts."""
+    """The gateway, and the function that closes its parts."""
     import os
     from contextlib import ExitStack
 
@@ -350,7 +366,7 @@ def _open_gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Gate
 
 
 def _open_engine(args: argparse.Namespace, stack: Any, pool: Pool) -> tuple[Any, Any, dict[str, Any]]:
-    """Engine and tokenizer, and what a renderer needs besides where the model sees."""
+    """Engine and tokenizer, and the renderer's further arguments if the model takes images."""
     if args.backend is None:
         from stepwell.engines import EmbeddedEngine
         from stepwell.policies import accepts_images

@@ -27,7 +27,7 @@ class PolicyConfig(Settings):
         "tiny-1m",
         description="a built-in name (tiny-…, smollm2-135m, smollm2-vlm), a Hugging Face directory, or an id "
         "of the Hugging Face hub (Qwen/Qwen2.5-0.5B-Instruct); "
-        "in a robot's environment a directory of a robot policy, else a fresh one is made as `vla` says",
+        "in a robot environment a directory of a robot policy, else a fresh one is made as `vla` says",
     )
     revision: str | None = Field(
         None, description="branch, tag or commit of a model of the hub; None: its main branch"
@@ -43,7 +43,7 @@ class PolicyConfig(Settings):
         "a tiny model's random encoder shows enough already: with Muon it reads boards either way",
     )
     vla: VLAConfig | None = Field(
-        None, description="a robot policy; None: its defaults in a robot's environment"
+        None, description="a robot policy; None: its defaults in a robot environment"
     )
     dtype: Literal["float32", "bfloat16", "float64"] = Field(
         "float32", description="bfloat16 needs a GPU: most CPUs have no units for it"

@@ -1,9 +1,9 @@
-"""Import a user's own Python code by name (`my_module:NumberLine`), and show its errors by the user's lines.
+"""Import a user's Python code by name (`my_module:NumberLine`), and show errors with the user's own lines.
 
     my_env                  an importable module, or one in the current folder
     folder/my_env.py        the path of a file
 
-A file is imported once per process, so that its classes are the same objects for everybody.
+A file is imported once per process, so that all parts of the program get the same classes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib"
 
 
 def import_user_module(where: str, wanted_by: str) -> ModuleType:
-    """The module `where` (a name or `folder/file.py`); `ConfigError` says why not, after `wanted_by`."""
+    """The module `where`: a name or `folder/file.py`. An error begins with `wanted_by`."""
     try:
         return _import_file(where, wanted_by) if where.endswith(".py") else _import_by_name(where, wanted_by)
     except ConfigError:
         raise
     except ModuleNotFoundError as error:
         raise ConfigError(f"{wanted_by}: {describe_missing_module(error.name or str(error))}") from error
-    except (Exception, SystemExit) as error:  # whatever a module does while it is imported
+    except (Exception, SystemExit) as error:  # importing a module may raise anything
         raise ConfigError(f"{wanted_by} cannot be imported:\n{format_own_lines(error)}") from error
 
 

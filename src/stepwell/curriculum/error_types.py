@@ -1,12 +1,12 @@
-"""How an episode failed, told from its steps alone: four types, for every environment.
+"""How an episode failed: four types, for every environment, found from its steps alone.
 
     no reasonable attempt        no reply could be read as an action, or none led anywhere
     stuck midway                 the same action in the same state again, or three times in a row
     stopped at the wrong place   the episode ended before the turn limit: the agent left, or fell
     did not recover              it kept trying something new until the turn limit
 
-The first type that fits counts, in this order. It is a rule over actions and observations, no judgement of
-what the agent meant.
+The first type that fits counts, in this order. It is a rule over actions and observations; it does
+not judge what the agent meant.
 """
 
 from __future__ import annotations

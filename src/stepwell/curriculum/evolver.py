@@ -2,7 +2,7 @@
 
     failed tasks ─► shuffle ─► one variant of each by the environment ─► shuffle ─► …     (endless)
 
-What a variant is, the environment says (`Env.make_variant`). The evolver draws parents and relations, and
+The environment defines its variants (`Env.make_variant`). The evolver draws parents and relations, and
 keeps the lineage. It never ends by itself while variants come; whoever asks takes as many as are needed.
 """
 

@@ -7,8 +7,8 @@
 
 Every prompt has a version. A change of its words is a new version; runs record both in the lineage of tasks.
 
-Instructions of tasks are data. They stand between lines of dashes, and the model is told so. A reply counts
-only where it is marked: `<task>…</task>`, `<answer>YES</answer>`.
+Instructions of tasks are data. They stand between lines of dashes, and the prompt says that they are data.
+Only the marked parts of a reply count: `<task>…</task>`, `<answer>YES</answer>`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from stepwell.core.ids import hash_bytes
 class FedTask:
     """A task and where it comes from: the ids of its parents, and the name of what made it.
 
-    `relation` says how it compares with its parents. `value` is what the critic said of its first state, and
+    `relation` says how it compares with its parents. `value` is the critic's value of its first state, and
     `num_turns` how many turns the oracle took, where these were asked.
     """
 

@@ -29,7 +29,7 @@ from stepwell.curriculum.selection import MadeTask, TaskScreen, TaskSelection
 
 @dataclass(frozen=True, slots=True)
 class PhaseResults:
-    """What became of the tasks of a phase, each in the phase's order; tasks nobody played are in neither."""
+    """Solved and failed tasks of a phase, each in the phase's order; unplayed tasks are in neither."""
 
     solved: tuple[Task, ...] = ()
     failed: tuple[Task, ...] = ()
@@ -173,7 +173,7 @@ class PhasedFeed:
         return [self._supply[(first + i) % len(self._supply)] for i in range(count)]
 
     def _check_made(self, phase: int, made: Iterable[MadeTask]) -> Iterator[MadeTask]:
-        """Refuse what is no task of this environment; name the generator."""
+        """Refuse a value that is not a task of this environment; the error names the generator."""
         for each in made:
             if isinstance(each, DroppedTask):
                 yield each

@@ -2,9 +2,9 @@
 
     pool ─► successes of earlier updates ─► perplexity under the policy ─► band ─► draw ─► update
 
-The buffer is no store of its own. It is what the pool holds of this run: solved (as judged, else as the
-status says), and learnt from in an earlier update. Its members are tagged `keep`, so that the pool never
-removes them.
+The buffer has no store of its own. It is a part of the pool: trajectories of this run that were solved (as
+judged, else by their status) and learnt from in an earlier update. Its members are tagged
+`keep`, so that the pool never removes them.
 
 Perplexities are computed at the start of each period: a phase, or a single update where there are no phases.
 Those of a phase are stored (`score_files.py`) before they are used. The draw of an update follows from the

@@ -27,7 +27,7 @@ HELD_OUT, DUPLICATE = "of the held-out split", "duplicate"
 
 @dataclass(frozen=True, slots=True)
 class ScreenResult:
-    """What a screen says of a task; no reason: it is kept."""
+    """The result of a screen for one task. Without a reason, the task is kept."""
 
     reason: str = ""
     value: float | None = None
@@ -35,7 +35,7 @@ class ScreenResult:
 
 
 class TaskScreen(Protocol):
-    """Says which tasks can be solved and are neither too easy nor too hard."""
+    """Finds the tasks that can be solved and are neither too easy nor too hard."""
 
     def __call__(self, tasks: Sequence[Task]) -> list[ScreenResult]:
         """One result per task, in order."""

@@ -9,7 +9,7 @@ limit. An environment implements the rest:
     observe     -> Observation            what the agent sees now
     oracle      -> actions                a shortest solution from here, which proves that one exists
     make_variant  task -> Task            optional: an easier, similar or harder task (docs/curriculum.md)
-    description -> EnvDescription         what agents are told, true under the current options
+    description -> EnvDescription         the text for agents, valid for the current options
 
 If actions are tool calls, `act` gets the JSON of one call (`core.read_call` reads it). The agent wrote that
 call, so an impossible call leads to an observation and never to an exception.
@@ -91,7 +91,7 @@ class Env(ABC):
     @property
     @abstractmethod
     def description(self) -> EnvDescription:
-        """What agents are told: guide, actions, turn limit, examples."""
+        """The text for agents: guide, actions, turn limit, examples."""
 
     @classmethod
     @abstractmethod
@@ -104,7 +104,7 @@ class Env(ABC):
     ) -> Task | None:
         """Make a task from one that was not solved: easier, alike or harder; None if this draw gives none.
 
-        It need not be solvable: whoever asks plays the oracle on it. An environment that does not define this
+        It need not be solvable: the caller tests it with the oracle. An environment that does not define this
         has no variants.
         """
         return None

@@ -5,9 +5,9 @@ its next reset. The same holds for one that calls `sys.exit`. Mistakes of the ca
 (an unknown index, more or fewer actions than indices) are raised at once.
 
 The environments run one after the other in the caller's thread: a batch belongs to one thread at a time.
-Environments that wait (`Env.waits`) are stepped at once (`waiting.py`): a turn of the batch takes as long as
-its slowest environment, and calls on different environments may overlap. The turns are the same, in the same
-order.
+Environments that wait (`Env.waits`) are stepped concurrently (`waiting.py`): a turn of the batch takes as
+long as its slowest environment, and calls on different environments may overlap. The turns are the same, in
+the same order.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class EnvBatch:
 
     @property
     def waits(self) -> bool:
-        """Whether its environments wait, so that they are stepped at once."""
+        """Whether its environments wait, so that they are stepped concurrently."""
         return self._waiting is not None
 
     def reset(

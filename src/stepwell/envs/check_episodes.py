@@ -1,4 +1,4 @@
-"""Episodes that the checker plays: at random, and as the oracle says."""
+"""Episodes that the checker plays: at random, and with the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An environment under test, and how a check says that something is wrong."""
+"""An environment under test, and the exception for a failed check."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HELD_OUT_SHARE = 0.2
 
 
 class ContractViolation(Exception):
-    """What a check found to be wrong."""
+    """A broken rule of the contract."""
 
 
 def require_that(held: bool, otherwise: str) -> None:
-    """Whether what was seen is as it should be."""
+    """Raise `ContractViolation` with this text unless the condition holds."""
     if not held:
         raise ContractViolation(otherwise)
 

@@ -107,7 +107,9 @@ def episodes_end_by_the_rules(probe: Probe) -> str:
         longest = max(longest, len(turns))
         for _, _, terminated, truncated, info in turns:
             require_that(not (terminated and truncated), "a turn was terminated and truncated at once")
-            require_that(terminated or truncated or not info["success"], "success was told before the end")
+            require_that(
+                terminated or truncated or not info["success"], "success was reported before the end"
+            )
         require_that(
             len(turns) <= env.description.max_turns, f"{len(turns)} turns, limit {env.description.max_turns}"
         )
@@ -163,7 +165,10 @@ def adversarial_actions_are_answered(probe: Probe) -> str:
         require_that(
             len(observation.text) < most, f"{what}: {len(observation.text)} characters of observation"
         )
-        require_that(is_call or observation.text != before.text, f"{what}: not told that it was not done")
+        require_that(
+            is_call or observation.text != before.text,
+            f"{what}: the observation does not say that the action failed",
+        )
         require_that(is_call or not info["success"], f"{what}: succeeded")
         before = observation
     return f"{num_odd} odd actions" if num_odd else "none: actions are names"

@@ -152,7 +152,7 @@ def _pack_infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
     infos = [turn.info for turn in turns]
     for place, info in enumerate(infos):
         if not PLAIN_TYPES.issuperset(map(type, info.values())) and not is_json(info):
-            words = f"info {sorted(map(str, info))} holds something that is no JSON; give numbers and words"
+            words = f"info {sorted(map(str, info))} is not JSON; use numbers, texts, lists and tables"
             infos[place] = {}
             problems.setdefault(place, EnvError(words))
     if len(set(map(tuple, infos))) > 1:
@@ -329,8 +329,8 @@ def pack_error(error: BaseException) -> list[str]:
 def unpack_error(value: Any, otherwise: type[StepwellError]) -> StepwellError:
     """The error of `pack_error`; a foreign type becomes `otherwise`."""
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(word, str) for word in value):
-        raise EncodingError(f"{value!r} should be the kind and the words of an error")
+        raise EncodingError(f"{value!r} should be the type and the message of an error")
     name, words = value
     if name not in _KINDS and name != "":
-        raise EncodingError(f"{name!r} is no kind of error")
+        raise EncodingError(f"{name!r} is not a type of error")
     return _KINDS.get(name, otherwise)(words)

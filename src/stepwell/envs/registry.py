@@ -6,7 +6,7 @@
     remote:URL#frozenlake   any of them on a server (`stepwell serve envs`); several URLs with commas between
     openenv:URL             an environment that OpenEnv serves
     number_line             a name that an installed package adds (entry point `stepwell.envs`)
-    module:Class            a subclass of Env or RobotEnv, importable or lying in the present folder
+    module:Class            a subclass of Env or RobotEnv, importable or in the current folder
     folder/file.py:Class    the same by the path of its file
 
 An environment is imported when it is opened and not before; a robot's simulator, when its first task is made.
@@ -40,7 +40,7 @@ LANGUAGE_ENVS: dict[str, str] = {
     "shop": "stepwell.envs.shop.env:ShopEnv",
     "web": "stepwell.envs.web.env:WebEnv",
 }
-ADAPTED_ENVS: dict[str, str] = {  # environments nobody here wrote: they need packages of their own
+ADAPTED_ENVS: dict[str, str] = {  # foreign environments: each needs its own package
     "scienceworld": "stepwell.envs.scienceworld_env:ScienceWorld",
     "textworld_express": "stepwell.envs.textworld_express_env:TextWorldExpress",
 }
@@ -87,7 +87,7 @@ def find_env_type(name: str) -> type[Env] | type[RobotEnv]:
 
 
 def read_options(name: str, options: Mapping[str, Any] | Settings | None = None) -> Settings:
-    """Plain values as the settings of an environment; what is wrong with them is said in one sentence."""
+    """Plain values as the settings of an environment; invalid ones raise a `ConfigError` of one sentence."""
     kind = find_env_type(name).Options
     if isinstance(options, kind):
         return options
@@ -145,7 +145,7 @@ def _explain_refusal(name: str, kind: type[Settings], error: ValidationError) ->
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         guess = suggest_name(field, kind.model_fields, "Its options")
-        return f"env.options.{field} is no option of {name}{guess}"
+        return f"env.options.{field} is not an option of {name}{guess}"
     from stepwell.config.schema import describe_problem
 
     key, words = describe_problem(kind, first)

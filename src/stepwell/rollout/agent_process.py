@@ -1,4 +1,4 @@
-"""One process of a user's agent as its parent sees it: lines of JSON out and in, and who holds its loop.
+"""The parent's handle of one agent process: JSON lines in both directions, and the episode that runs now.
 
 A handle schedules nothing and never waits: writing keeps what the pipe does not take yet, reading returns
 what is there. `core/child_process.py` starts and ends the process.
@@ -67,7 +67,7 @@ class AgentProcess:
         self.flush_unsent()
 
     def flush_unsent(self) -> bool:
-        """Write what the pipe accepts; whether that was everything."""
+        """Write as much as the pipe accepts; True if nothing is left."""
         while self._unsent:
             try:
                 del self._unsent[: os.write(self._jobs, self._unsent)]
@@ -120,11 +120,11 @@ class AgentProcess:
     # --- ending ---------------------------------------------------------------------------
 
     def await_end(self) -> None:
-        """Give a process that has closed its pipe a moment to end by itself: its exit code says how."""
+        """Wait a moment for a process that has closed its pipe, to get its exit code."""
         self.child.wait(_EXIT_WAIT_S)
 
     def kill(self) -> tuple[str, bool]:
-        """End it with everything it forked. Says how it ended, and whether others killed it."""
+        """End it with everything it forked. Returns how it ended, and whether others killed it."""
         self.child.kill()
         self._close_pipes()
         self._marks.close()

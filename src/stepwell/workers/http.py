@@ -3,8 +3,8 @@
     client: frame ─► POST /call ─► create_worker_app: WorkerProcess.call ─► frame
 
 The app hosts a worker process, with its heartbeat and its restarts, and passes frames on. The machine that
-runs it decides what it hosts, never the caller. The client is a `WorkerChannel`: simulators and generators
-behind it are those of `clients.py`. Bodies are frames with checksums.
+runs the app decides what it hosts; a caller cannot. The client is a `WorkerChannel`: simulators and
+generators behind it are those of `clients.py`. Bodies are frames with checksums.
 
     GET  /worker   what is hosted, and its state
     POST /call     a frame in, a frame out
@@ -49,7 +49,7 @@ def create_worker_app(
 ) -> Any:
     """An ASGI app that passes calls on to a worker. With `key`, callers must send it as a bearer token.
 
-    `describes` is what callers learn about it: `num_batches` and `batch_size` of a simulator.
+    `describes` is what callers can read about it: `num_batches` and `batch_size` of a simulator.
     """
     try:
         from fastapi import FastAPI, HTTPException
@@ -142,7 +142,7 @@ class HttpChannel:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect, and learn what the worker hosts."""
+        """Connect, and read what the worker hosts."""
         await self.describe_worker()
 
     async def describe_worker(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class HttpChannel:
         return answer
 
     def read_health(self) -> WorkerHealth:
-        """Its state as last reported."""
+        """The state that the worker reported last."""
         last, silent_s = self._last, time.monotonic() - self._last_s
         return WorkerHealth(
             self.name,
@@ -206,7 +206,7 @@ class HttpChannel:
         )
 
     async def close(self) -> None:
-        """Close the connections. The worker itself goes on where it is hosted."""
+        """Close the connections. The worker itself keeps running."""
         if self._watching is not None and not self._watching.done():
             self._watching.cancel()
             await asyncio.wait([self._watching])

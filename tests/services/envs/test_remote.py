@@ -139,7 +139,7 @@ def test_mistakes_keep_their_type_and_do_not_change_the_episode(url: str) -> Non
     assert env.observe() == first
     with pytest.raises(InputError, match="belongs to 'other'"):
         env.reset(options={"task": wire.unpack_tasks({"tasks": [["other", {}, "", 0, []]]})[0]})
-    with pytest.raises(ConfigError, match="sizze is no option of frozenlake; did you mean 'size'"):
+    with pytest.raises(ConfigError, match="sizze is not an option of frozenlake; did you mean 'size'"):
         make_env(f"remote:{url}#frozenlake", {"sizze": 5})
     with pytest.raises(ConfigError, match="'chess' is not hosted here; available: frozenlake"):
         make_env(f"remote:{url}#chess")

@@ -8,7 +8,7 @@ the schema they publish. Here an action is one text: it fills `action_field` (or
 the schema has), or is itself the action's JSON; or one of `actions`, which names ready-made actions.
 
 Invariants
-* A task is a seed of the server's reset. Whether it decides the episode is the server's word.
+* A task is a seed of the server's reset. Whether it determines the episode depends on the server.
 * Success is a statement about the whole episode: its return has reached `success_reward` when it ends.
 * A text that is no action of the schema does nothing, costs nothing and counts as a turn.
 * A connection that breaks is an `EnvError`; the next reset opens another.
@@ -42,10 +42,10 @@ class OpenEnvOptions(Settings):
         None, description="field of an action that takes the agent's text; None: the one that the schema has"
     )
     actions: dict[str, dict[str, JsonValue]] = Field(
-        default_factory=dict, description="ready-made actions by name; the agent then says names"
+        default_factory=dict, description="ready-made actions by name; the agent then writes a name"
     )
     text_field: str | None = Field(None, description="field of an observation that is shown; None: all, JSON")
-    guide: str | None = Field(None, description="what the agent is told; None: the server's description")
+    guide: str | None = Field(None, description="the guide for the agent; None: the server's description")
     max_turns: int = Field(
         20, ge=1, le=1_000_000, description="turns of an episode; reaching them is a failure"
     )
@@ -91,7 +91,7 @@ class OpenEnv(Env):
 
     @cached_property
     def description(self) -> EnvDescription:
-        """The server's own words, and what an action looks like."""
+        """The server's own description, and the form of an action."""
         names = tuple(self.options.actions)
         told = self.options.guide or self.about
         if not names and self._field is None:
@@ -157,7 +157,7 @@ class OpenEnv(Env):
 
     def __del__(self) -> None:
         if getattr(self, "_socket", None) is not None:
-            self.close()  # a session that nobody can use any more takes another's place on the server
+            self.close()  # an unused session would keep a place on the server
 
     def _list_action_fields(self) -> dict[str, Any]:
         fields = self.schema.get("action", {}).get("properties", {})
@@ -187,7 +187,9 @@ class OpenEnv(Env):
             self._seen = dict(data["observation"])
             return float(data["reward"] or 0.0), bool(data["done"])
         except (KeyError, TypeError, ValueError) as error:
-            raise EnvError(f"{self.name} answered what is no observation: {error!r}") from error
+            raise EnvError(
+                f"{self.name} answered with something that is not an observation: {error!r}"
+            ) from error
 
     def _ask_server(self, message: dict[str, Any], *, may_refuse: bool = False) -> Any:
         """The server's answer; None where it may refuse an action and does."""

@@ -84,7 +84,9 @@ class Server:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.hostname:
-            raise ConfigError(f"{url!r} is no address of a server; write http://HOST:PORT or ws://HOST:PORT")
+            raise ConfigError(
+                f"{url!r} is not the address of a server; write http://HOST:PORT or ws://HOST:PORT"
+            )
         self.url = url.rstrip("/")
         self._key = os.environ.get(KEY_VARIABLE) if key is None else key
         self._timeout_s = _read_timeout() if timeout_s is None else timeout_s
@@ -106,7 +108,9 @@ class Server:
     ) -> Frame:
         """The server's answer. A broken connection is retried, up to `tries` attempts in total."""
         if self._is_frozen and time.monotonic() < self.down_until_s:
-            raise ServerFrozen(f"the env server at {self.url} does not answer; it is left alone for a while")
+            raise ServerFrozen(
+                f"the env server at {self.url} does not answer; it is not asked again for a while"
+            )
         self._is_frozen = False
         body = wire.to_bytes(Frame(op, header, arrays))
         for attempt in range(tries):
@@ -127,10 +131,10 @@ class Server:
             raise self._make_refusal(status, answer)
         try:
             if not is_frame:
-                raise EncodingError("its answer is no frame")
+                raise EncodingError("its answer is not a frame")
             frame = wire.decode_images(wire.decode(answer))
         except EncodingError as error:
-            raise EnvError(f"{self.url} is no Stepwell env server: {error}") from error
+            raise EnvError(f"{self.url} is not a Stepwell environment server: {error}") from error
         if frame.op == "error":  # a WebSocket's counterpart of an HTTP error status
             raise self._make_refusal(int(frame.header.get("status", 500)), json.dumps(frame.header).encode())
         return frame

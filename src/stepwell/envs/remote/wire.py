@@ -102,7 +102,7 @@ def _decode_png(file: AnyArray) -> AnyArray:
         with Image.open(io.BytesIO(file.tobytes()), formats=["PNG"]) as image:
             pixels = np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise EncodingError(f"an image of the frame is no PNG file: {error}") from error
+        raise EncodingError(f"an image of the frame is not a PNG file: {error}") from error
     pixels.setflags(write=False)
     return pixels
 
@@ -143,9 +143,7 @@ def read_description(value: dict[str, Any]) -> EnvDescription | RobotEnvDescript
             value["name"], value["guide"], names, value["max_turns"], examples, vocabulary, chars
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise EncodingError(
-            f"the host's description of its environment is not one of ours: {error!r}"
-        ) from error
+        raise EncodingError(f"the host's description of its environment is invalid: {error!r}") from error
 
 
 def _read_vocabulary(value: dict[str, Any] | None) -> StateVocabulary | None:

@@ -142,7 +142,9 @@ def oracle_solves_the_tasks(probe: Probe) -> str:
     for task in probe.tasks:
         env.reset(options={"task": task})
         turns = list(play_chunks(env, lambda: env.oracle()[None]))
-        require_that(not any(turn[4]["success"] for turn in turns[:-1]), "success was told before the end")
+        require_that(
+            not any(turn[4]["success"] for turn in turns[:-1]), "success was reported before the end"
+        )
         solved += turns[-1][4]["success"]
         num_actions += len(turns) * turns[-1][4]["success"]
     share = solved / probe.num_tasks

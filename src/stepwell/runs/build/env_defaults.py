@@ -44,7 +44,7 @@ def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str
     named = f"env.name={env}"
     if find_env_type(env).is_robot:
         raise ConfigError(
-            f"--env {env}: this is a robot's environment, which needs a robot policy; start from the preset "
+            f"--env {env}: this is a robot environment, which needs a robot policy; start from the preset "
             f"metaworld-reach: stepwell train metaworld-reach env.name={env} env.options={{}}"
         )
     fit = fit_to_env(load_config(PRESET, [named, *settings]))

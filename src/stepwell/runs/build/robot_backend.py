@@ -119,9 +119,7 @@ class RobotBackend:
 def check_settings(config: RunConfig, recipe: Recipe) -> None:
     """Refuse what a robot's run cannot do."""
     if config.own_agent.function is not None:
-        raise ConfigError(
-            "own_agent.function: a robot's environment is played by a robot policy; leave it out"
-        )
+        raise ConfigError("own_agent.function: a robot environment is played by a robot policy; leave it out")
     if config.rewards.parts:
         raise ConfigError("rewards.parts: a robot's step has no text to reward; put it into the environment")
     if config.warm_start.chats is not None:
@@ -140,9 +138,7 @@ def check_settings(config: RunConfig, recipe: Recipe) -> None:
 def check_state(name: str, spec: RobotEnvDescription, observation: Any) -> None:
     """Refuse an environment whose arrays are not those that it declares."""
     if not isinstance(observation, ArrayState):
-        raise EnvError(
-            f"{name} returned a {type(observation).__name__}; a robot's environment returns arrays"
-        )
+        raise EnvError(f"{name} returned a {type(observation).__name__}; a robot environment returns arrays")
     for array, expected in spec.arrays.items():
         found = observation.arrays.get(array)
         if found is None or found.shape != tuple(expected.shape) or str(found.dtype) != expected.dtype:

@@ -64,7 +64,7 @@ class EndpointEvaluation:
         self._spent: dict[str, Any] = {}
 
     def run(self, *, resume: bool = False) -> EvalReport:
-        """Play what is missing; returns the report, or raises after writing it."""
+        """Play the missing episodes; returns the report, or raises after writing it."""
         try:
             observation = self._read_first_observation()
             tasks = self.components.held_out_tasks(self.config.eval.num_tasks)
@@ -78,15 +78,13 @@ class EndpointEvaluation:
             return self._finish_report(tasks, evaluation, time.perf_counter() - began, problem)
         finally:
             self.components.close()
-            if not self._done and self._is_fresh:  # nothing was kept: the name stays free
+            if not self._done and self._is_fresh:  # nothing was stored: the folder name stays free
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def _read_first_observation(self) -> Observation:
         """The first observation; refused if a chat model cannot act in the environment."""
         if self.components.is_robot:
-            raise ConfigError(
-                f"{self.config.env.name} is a robot's environment: a chat model cannot act in it"
-            )
+            raise ConfigError(f"{self.config.env.name} is a robot environment; a chat model cannot act in it")
         if self.config.own_agent.function is not None or self.config.own_agent.tasks is not None:
             raise ConfigError(
                 "own_agent: with --endpoint the built-in agent plays; for an agent of your own serve "
@@ -118,7 +116,7 @@ class EndpointEvaluation:
         return evaluation
 
     def _find_played(self, tasks: Sequence[Task]) -> None:
-        """Find what was played before: task and seed identify a job."""
+        """Find the stored episodes of each job: task and seed identify it."""
         jobs = eval_jobs(tasks, self.config.eval.samples_per_task, self.config.seed)
         numbers = {(job.task.id, job.seed): number for number, job in enumerate(jobs)}
         for trajectory in self.components.pool.trajectories(Filter(channel="eval")):
@@ -175,7 +173,7 @@ class EndpointEvaluation:
         return SamplingParams(max_tokens=sampling.max_tokens, temperature=temperature, top_p=top_p)
 
     def _store_episode(self, number: int, trajectory: Trajectory) -> None:
-        """Store an episode at once, so that paid calls are not lost."""
+        """Store an episode immediately, so that paid calls are not lost."""
         size = self.config.eval.samples_per_task
         self.components.pool.add([trajectory], channel="eval", group_sizes=size, tags=(UNTRAINABLE,))
         if trajectory.status is Status.INFRA_ERROR:
@@ -190,7 +188,7 @@ class EndpointEvaluation:
         whole = [i for i in range(len(tasks)) if all(i * size + k in self._done for k in range(size))]
         if not whole:
             raise problem or EngineError(
-                f"no task was finished: all {self._num_failed_tries} tries failed for reasons of the system"
+                f"no task was finished: all {self._num_failed_tries} attempts failed with system errors"
             )
         trajectories = [self._done[i * size + k] for i in whole for k in range(size)]
         result = EvalResult(trajectories, size, self.config.eval.temperature)

@@ -44,7 +44,7 @@ def evaluate(
     rolled = runner.run(jobs, params, retries=retries)
     if rolled.failures:
         raise EnvError(
-            f"{len(rolled.failures)} of {len(jobs)} evaluation episodes failed for reasons of the system, "
+            f"{len(rolled.failures)} of {len(jobs)} evaluation episodes failed with system errors, "
             f"after every retry; the first: {rolled.failures[0].error}"
         )
     return EvalResult(rolled.trajectories, samples_per_task, temperature)

@@ -1,4 +1,4 @@
-"""Where a run does something else than its settings seem to promise, said at its start."""
+"""Notes at the start of a run: where it differs from what its settings suggest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Outcomes of an update's episodes by a judge in the checker's place.
 
     batch ─► judge ─► outcome in the pool and in the trajectory ─► rewards follow it
-               └─ no answer ─► kept, told aloud, asked again in the next update
+               └─ no answer ─► kept, reported, asked again in the next update
 
 Invariants
 * No episode is lost: one without an answer stays in the pool, protected from `gc` and tagged `unjudged`, and
@@ -121,7 +121,7 @@ def measure_agreement(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def build_judging(components: Components, note: Callable[[str], None]) -> OutcomeJudging | None:
-    """Who judges episodes in the checker's place, if settings name somebody."""
+    """The judge that replaces the checker; None if settings name none."""
     outcome = components.config.outcome
     if (judge := build_judge(outcome)) is None:
         return None

@@ -1,4 +1,4 @@
-"""Reports of finished phases: read from the pool and the run's files, told once, stored for the report."""
+"""Reports of finished phases: read from the pool and the run's files, printed once, stored for the report."""
 
 from __future__ import annotations
 

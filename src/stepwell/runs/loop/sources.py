@@ -123,7 +123,7 @@ class PlayedSource:
             raise EnvError(
                 f"update {update}: {len(rolled.failures)} episodes failed, also after "
                 f"{config.max_env_retries} more tries (train.max_env_retries); the first: "
-                f"{rolled.failures[0].error}. What was played is kept; fix the environment, then --resume"
+                f"{rolled.failures[0].error}. Finished episodes are stored; fix the environment and --resume"
             )
         return rolled
 

@@ -1,6 +1,6 @@
 """The guard against collapse: held-out success that falls further than chance explains.
 
-    evaluation ─► measure_fall ─► tell ─► roll_back: weights and optimizer of the last good evaluation
+    evaluation ─► measure_fall ─► note ─► roll_back: weights and optimizer of the last good evaluation
 
 An evaluation is good unless its success lies more than `fall_errors` standard errors below the best so far.
 After a fall, `roll_back` loads the checkpoint of the last good evaluation and lowers the learning rates. The
@@ -33,7 +33,7 @@ def measure_fall(state: LoopState, config: GuardConfig) -> float | None:
 
 
 def describe_fall(state: LoopState, errors: float) -> str:
-    """The fall in words."""
+    """A sentence about the fall."""
     assert state.best_values is not None and state.last is not None
     return (
         f"held-out success fell from {state.best_values['success']:.2f} at update {state.best_update} to "
@@ -42,16 +42,16 @@ def describe_fall(state: LoopState, errors: float) -> str:
 
 
 def roll_back(folder: Path, state: LoopState, policy: Policy, trainer: Trainer, rate_after: float) -> str:
-    """Load the last good weights; gives what happened, in words. Without them nothing changes."""
+    """Load the last good weights; returns a sentence about it. Without such weights nothing changes."""
     path = folder / f"update-{state.good_update or 0:06d}"
     damage = "it was not kept" if not path.exists() else checkpoint.find_damage(path)
     if state.good_update is None or damage is not None:
-        return f"the weights stay: there is no whole checkpoint to go back to ({path.name}: {damage})"
+        return f"the weights stay: there is no intact checkpoint to roll back to ({path.name}: {damage})"
     num_done, factor = trainer.num_done, trainer.rate_factor
     checkpoint.load_checkpoint(checkpoint.Checkpoint(path, state.good_update), policy, trainer)
     trainer.num_done, trainer.rate_factor = num_done, factor * rate_after
     state.num_rollbacks += 1
-    state.evaluated_at = None  # what was evaluated last are not these weights
+    state.evaluated_at = None  # the last evaluation was of other weights
     return (
         f"rolled back to the weights of update {state.good_update} ({state.num_rollbacks} so far); learning "
         f"rates are {trainer.rate_factor:g} times those of the settings from here on"

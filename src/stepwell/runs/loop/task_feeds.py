@@ -141,12 +141,12 @@ def choose_generator(config: RunConfig, recipe: Recipe) -> str:
     wanted, can_evolve = config.curriculum.generator, overrides(config, "make_variant")
     if wanted == "evolve" and not can_evolve:
         raise ConfigError(
-            f"curriculum.generator: {config.env.name} does not say what variants of its tasks are; give it "
+            f"curriculum.generator: {config.env.name} has no variants of its tasks; define "
             "make_variant (docs/curriculum.md), or write a generator of your own"
         )
     if wanted == "endpoint" and not overrides(config, "read_instruction"):
         raise ConfigError(
-            f"curriculum.generator: {config.env.name} cannot make a task of an instruction; give it "
+            f"curriculum.generator: {config.env.name} cannot make a task from an instruction; define "
             "read_instruction (docs/curriculum.md), or write a generator of your own"
         )
     return wanted or ("evolve" if recipe.curriculum and can_evolve else "fresh")
@@ -171,7 +171,9 @@ def find_generator(name: str, components: Components) -> TaskGenerator:
         return _build_evolver(name, components)
     found = find_object(name, f"curriculum.generator: {name}")
     if not callable(found):
-        raise ConfigError(f"curriculum.generator: {name} is no function; write def make_tasks(request): ...")
+        raise ConfigError(
+            f"curriculum.generator: {name} is not a function; write def make_tasks(request): ..."
+        )
     return found  # type: ignore[no-any-return]
 
 

@@ -101,7 +101,7 @@ class TrainingLoop:
         self._clock = time.perf_counter()
         self._parity: ParityMonitor | None = None
         self._saved_at = self._clock
-        self._is_imitating = False  # in the warm start, of which no checkpoint can be written
+        self._is_imitating = False  # in the warm start, which writes no checkpoints
         own = self.config.own_agent
         self.failures = (
             AgentFailures(own, str(self.folder), self.monitor.note) if own.function is not None else None
@@ -212,18 +212,18 @@ class TrainingLoop:
         return self.config.train.guard.on_fall == "roll_back"
 
     def _guard_success(self, *, is_last: bool) -> None:
-        """Tell a fall of held-out success that chance does not explain, and roll back if settings say so."""
+        """Report a fall of held-out success that chance does not explain; roll back if settings ask."""
         guard, state = self.config.train.guard, self.state
         errors = measure_fall(state, guard)
         if errors is None:
             state.good_update = state.update
             return
-        told = f"update {state.update}: {describe_fall(state, errors)}"
+        note = f"update {state.update}: {describe_fall(state, errors)}"
         if self._may_roll_back:
             folder = self.folder / "checkpoints"
             policy, trainer = self.components.policy, self.components.trainer
-            told += f"; {roll_back(folder, state, policy, trainer, guard.rate_after)}"
-        self.monitor.note(told)
+            note += f"; {roll_back(folder, state, policy, trainer, guard.rate_after)}"
+        self.monitor.note(note)
         if not state.is_evaluated:
             self._publish()
             if is_last:  # the final weights of a run have been evaluated
@@ -342,7 +342,7 @@ class TrainingLoop:
         text = f"engine and trainer disagree about fresh samples: {gaps}; {verdict.fault}"
         if self.config.parity.on_mismatch == "stop":
             raise ParityError(
-                f"{place}: {text}. The data are not what the ratio takes them for: "
+                f"{place}: {text}. The ratio of the loss would be wrong: "
                 "compare dtypes and kernels of policy and engine, or set parity.tolerance if you know why. "
                 "The weights were not changed"
             )
@@ -397,7 +397,7 @@ class TrainingLoop:
     def _ask_to_stop(self, asked: signal.Signals) -> None:
         self.stop_signal = asked.name
         if self._is_imitating:
-            self.monitor.note(f"interrupted by {asked.name} in the warm start, of which nothing is kept")
+            self.monitor.note(f"interrupted by {asked.name} in the warm start; nothing of it is kept")
             raise Terminated if asked == signal.SIGTERM else KeyboardInterrupt
         present = "this update" if self.state.before is not None else "the start"
         self.monitor.note(describe_stop(asked, present))

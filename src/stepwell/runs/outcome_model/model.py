@@ -6,7 +6,7 @@
 Invariants
 * The folder appears whole or not at all, and holds everything that a score depends on: a model that is loaded
   again gives the same probabilities for the same list of episodes.
-* A folder whose questions were worded by another version of the template is refused, never guessed at.
+* A folder whose questions were worded by another version of the template is refused.
 """
 
 from __future__ import annotations

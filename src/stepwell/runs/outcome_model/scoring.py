@@ -55,7 +55,7 @@ class ScoreCounts:
     num_judged: int = 0
     num_yes: int = 0
     num_known: int = 0  # judged by this judge before
-    num_human: int = 0  # left as a person said
+    num_human: int = 0  # kept from a person
     num_unjudged: int = 0  # the judge gave no answer
 
 

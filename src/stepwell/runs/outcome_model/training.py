@@ -6,7 +6,7 @@ A command that was killed continues after its last whole epoch if it is given ag
 settings, and ends with the same bytes. Anything else in `DIR.training/` is refused.
 
 The validation tasks stop training early and fit the calibration. The figures in the folder are therefore a
-little too good; `stepwell orm eval` on other roll-outs gives honest ones.
+little optimistic; `stepwell orm eval` on other roll-outs gives honest ones.
 """
 
 from __future__ import annotations
