@@ -140,6 +140,7 @@ def test_every_call_continues_the_longest_line_also_after_a_restart(
 
     asyncio.run(play())
     steps = stored_steps(pool, session)
+    assert steps
     for step in steps.values():
         parent = step.info["parent"]
         if parent is not None:

@@ -98,6 +98,7 @@ def test_a_full_server_sends_its_callers_to_another(service: Callable[..., str])
     for seed, env in enumerate(envs):
         env.reset(seed=seed)
         env.step(())
+    assert [httpx.get(f"{url}/envs").json()["num_sessions"] for url in (small, large)] == [1, 3]
     for env in envs:
         env.close()
 
