@@ -193,7 +193,7 @@ async def test_submissions_of_many_tasks_become_one_batch_when_the_time_is_up() 
 
 async def test_without_a_wait_a_submission_starts_at_once() -> None:
     engine = Recorder(max_wait_ms=0.0)
-    pending = engine.batcher.submit_nowait(["a", "b"])
+    pending = engine.batcher.enqueue(["a", "b"])
     assert engine.sent() == [[["a", "b"]]]
     engine.answer(0)
     assert await pending == ["A", "B"]
@@ -206,8 +206,6 @@ async def test_back_pressure_lets_submitters_in_one_by_one_in_order() -> None:
     await settle()
     assert engine.sent() == [[["a"] * 4]]
     assert engine.batcher.queue.num_waiting == 3  # b waits; c needs two places, and d may not overtake it
-    with pytest.raises(QueueFullError, match="earlier submissions wait"):
-        engine.batcher.submit_nowait(["x"])
     engine.answer(0)
     await settle()
     assert engine.sent()[1:] == [[["b"] * 3]]
@@ -239,29 +237,3 @@ async def test_a_submission_that_can_never_fit_is_refused_with_the_fix() -> None
         await engine.batcher.submit(["a"] * 5)
     with pytest.raises(InputError, match="at least one"):
         await engine.batcher.submit([])
-
-
-async def test_an_engine_of_whole_batches_runs_one_at_a_time_and_its_failure_reaches_all() -> None:
-    calls: list[list[str]] = []
-    gate = asyncio.Event()
-
-    async def run(items: list[str]) -> list[str]:
-        calls.append(items)
-        await gate.wait()
-        if "bad" in items:
-            raise RuntimeError("engine down")
-        return items
-
-    clock = FakeClock()
-    batcher: DynamicBatcher[str, str] = DynamicBatcher.from_coroutine(
-        run, queue_of(max_wait_ms=0.0), clock=clock
-    )
-    first = asyncio.create_task(batcher.submit(["a"]))
-    await settle()
-    rest = [asyncio.create_task(batcher.submit([name])) for name in ("bad", "c")]
-    await settle()
-    assert calls == [["a"]]
-    gate.set()
-    results = await asyncio.gather(first, *rest, return_exceptions=True)
-    assert calls == [["a"], ["bad", "c"]]
-    assert results[0] == ["a"] and [str(r) for r in results[1:]] == ["engine down", "engine down"]

@@ -34,6 +34,7 @@ from stepwell.core import (
 from stepwell.core.arrays import equal
 from stepwell.core.frames import Frame, decode, to_bytes
 from stepwell.envs import codecs
+from stepwell.envs.frame_values import MAX_STACKED_BYTES
 from stepwell.envs.turns import Turn
 
 named = st.dictionaries(st.text(max_size=5), any_array, max_size=3)
@@ -124,7 +125,7 @@ def test_turns_of_envs_with_the_same_arrays_come_back_equal(state: ArrayState, c
     header, packed = codecs.pack_turns(given_turns)
     found = codecs.unpack_turns(*sent(header, packed))
     assert list(map(values_of, found)) == list(map(values_of, given_turns))
-    num_stacked = sum(0 < array.nbytes <= codecs.MAX_STACKED_BYTES for array in state.arrays.values())
+    num_stacked = sum(0 < array.nbytes <= MAX_STACKED_BYTES for array in state.arrays.values())
     assert len(packed) == num_stacked + count * (len(state.arrays) - num_stacked)
 
 

@@ -85,7 +85,7 @@ def test_template_history_renders_every_turn_afresh(tokenizer_of: Callable[..., 
     assert not rendered.extended
     assert rendered.refusal is not None and rendered.refusal.kind == RestartKind.AFRESH
     assert rendered.prompt_ids.tolist() == tokenizer.encode(rendered.text)
-    assert renderer.counts.num_restarted == 0
+    assert renderer.counts.restarts.total() == 0
 
 
 def test_template_history_says_when_it_happens_to_extend(tokenizer_of: Callable[..., Any]) -> None:

@@ -6,7 +6,6 @@ Needs numpy only, so that a worker process can import it without torch.
 from stepwell.core.env_description import ActionSpace, EnvDescription, ExampleTurn, StateForm
 from stepwell.core.errors import (
     AgentError,
-    CancelledRequestError,
     ConfigError,
     ContextLengthError,
     DivergenceError,
@@ -60,7 +59,6 @@ __all__ = [
     "ArrayAction",
     "ArraySpec",
     "ArrayState",
-    "CancelledRequestError",
     "ConfigError",
     "ContextLengthError",
     "Critic",

@@ -75,7 +75,3 @@ class WorkerError(InfraError):
 
 class QueueFullError(InfraError):
     """A bounded queue is full: the caller must slow down or the queue must grow."""
-
-
-class CancelledRequestError(StepwellError):
-    """A request was cancelled before it finished."""

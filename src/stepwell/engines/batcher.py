@@ -17,8 +17,7 @@ Invariants
 * A batch fired by the clock contains the bundle that has waited longest, whatever `order`
   says, so that no order can starve a bundle. Without a wait (`max_wait_ms=0`) every bundle
   is due at once and `order` alone decides.
-* At most `max_queue` samples wait. `submit` then waits for room, in order of arrival;
-  `submit_nowait` raises `QueueFullError`.
+* At most `max_queue` samples wait. `submit` then waits for room, in order of arrival.
 * No thread, no task, no sleep: only callbacks of the injected clock.
 """
 
@@ -26,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -172,24 +171,6 @@ class DynamicBatcher(Generic[T, R]):
     _unadmitted: deque[RequestBundle[T]] = field(default_factory=deque, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
-    @classmethod
-    def from_coroutine(
-        cls,
-        run: Callable[[list[T]], Awaitable[Sequence[R]]],
-        queue: BatchQueue[T],
-        clock: Clock | None = None,
-    ) -> DynamicBatcher[T, R]:
-        """Build a batcher for an engine that runs one whole batch at a time, as a coroutine."""
-        running: set[asyncio.Task[None]] = set()
-        turn = asyncio.Lock()  # a withdrawn bundle stops counting as in flight before its batch ends
-
-        def start(bundles: list[RequestBundle[T]]) -> None:
-            task = asyncio.ensure_future(_run_batch(run, bundles, turn))
-            running.add(task)  # the loop itself keeps only weak references
-            task.add_done_callback(running.discard)
-
-        return cls(start, queue, max_inflight=1, clock=clock)
-
     async def submit(self, items: Sequence[T]) -> list[R]:
         """Return the results of `items`, in order. Waits for room; cancelling the task withdraws them."""
         return await self.enqueue(items)
@@ -201,18 +182,6 @@ class DynamicBatcher(Generic[T, R]):
         self._fire_ready()
         assert bundle.future is not None
         return bundle.future
-
-    def submit_nowait(self, items: Sequence[T]) -> Awaitable[list[R]]:
-        """Submit `items`, but raise `QueueFullError` where `submit` would wait for room."""
-        bundle = self._make_bundle(items)
-        if self._unadmitted:
-            raise QueueFullError(
-                f"the queue is full (max_queue={self.queue.max_queue}): {len(self._unadmitted)} earlier "
-                "submissions wait for room; submit later or raise max_queue"
-            )
-        self.queue.push(bundle)
-        self._fire_ready()
-        return self._await_results(bundle)
 
     def _make_bundle(self, items: Sequence[T]) -> RequestBundle[T]:
         if not items:
@@ -226,11 +195,6 @@ class DynamicBatcher(Generic[T, R]):
         bundle = RequestBundle(list(items), self._get_clock().time(), future)
         future.add_done_callback(lambda _: self._withdraw_bundle(bundle))
         return bundle
-
-    async def _await_results(self, bundle: RequestBundle[T]) -> list[R]:
-        assert bundle.future is not None
-        results: list[R] = await bundle.future
-        return results
 
     def _withdraw_bundle(self, bundle: RequestBundle[T]) -> None:
         """Remove a bundle whose future was done before it was sent: it was cancelled while waiting."""
@@ -276,25 +240,3 @@ class DynamicBatcher(Generic[T, R]):
 
     def _get_clock(self) -> Clock:
         return self.clock if self.clock is not None else asyncio.get_running_loop()
-
-
-async def _run_batch(
-    run: Callable[[list[T]], Awaitable[Sequence[R]]], bundles: list[RequestBundle[T]], turn: asyncio.Lock
-) -> None:
-    try:
-        async with turn:
-            results = list(await run([item for bundle in bundles for item in bundle.items]))
-        if len(results) != sum(map(len, bundles)):
-            raise InputError(
-                f"the engine returned {len(results)} results for {sum(map(len, bundles))} samples"
-            )
-    except Exception as error:
-        for bundle in bundles:
-            if bundle.future is not None and not bundle.future.done():
-                bundle.future.set_exception(error)
-        return
-    start = 0
-    for bundle in bundles:
-        if bundle.future is not None and not bundle.future.done():
-            bundle.future.set_result(results[start : start + len(bundle)])
-        start += len(bundle)

@@ -71,10 +71,6 @@ class SlotTable:
         self._conversation: list[str | None] = [None] * num_slots
         self._by_conversation: dict[str, int] = {}
 
-    @property
-    def num_busy(self) -> int:
-        return int(np.count_nonzero(self.busy))
-
     def place_prompt(self, prompt: npt.NDArray[np.int32], conversation: str | None) -> SlotPlacement | None:
         """Choose the slot of `prompt`; None if it should wait (for a slot, or for a prefix)."""
         own = self._by_conversation.get(conversation) if conversation is not None else None

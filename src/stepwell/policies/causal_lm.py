@@ -29,8 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from stepwell.config import PolicyConfig
-from stepwell.core import ConfigError, ContextLengthError, InputError, State, Step, TokenAction
-from stepwell.core.arrays import FloatArray
+from stepwell.core import ConfigError, ContextLengthError, InputError, Step, TokenAction
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
 from stepwell.policies import directory, lora
 from stepwell.policies.atomic_directory import write_directory_atomically
@@ -54,13 +53,14 @@ from stepwell.policies.policy_parts import (
     open_reference,
 )
 from stepwell.policies.progress_bar import hide_progress_bar
+from stepwell.policies.step_scorer import StepScorer, split_by_step
 from stepwell.policies.weight_loading import load_module_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 ATTENTIONS = ("auto", "tree", "replay")
 
 
-class CausalLMPolicy:
+class CausalLMPolicy(StepScorer[Packed]):
     """A language policy with optional critic, reference and adapters.
 
     >>> policy = CausalLMPolicy.from_pretrained("path/to/model", critic="shared")  # doctest: +SKIP
@@ -148,31 +148,6 @@ class CausalLMPolicy:
 
     # --- outputs of steps ---------------------------------------------------------------
 
-    def logprobs(self, packed: Packed) -> list[Tensor]:
-        """Compute, per step, the logprob of each action token."""
-        return _split_by_step(self.evaluate(packed).logprobs, packed.action_lengths)
-
-    def entropies(self, packed: Packed) -> list[Tensor]:
-        """Compute, per step, the entropy of the distribution of each action token."""
-        return _split_by_step(
-            self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths
-        )
-
-    def values(self, packed: Packed) -> list[Tensor]:
-        """Compute L+1 values per step: before each action token, then after the last."""
-        outputs = self.evaluate(packed, logprobs=False, values=True).values
-        assert outputs is not None and self.critic is not None
-        lengths = [length + 1 for length in packed.action_lengths]
-        return _split_by_step(self.critic.read_values(outputs), lengths)
-
-    def evaluate(
-        self, packed: Packed, *, logprobs: bool = True, values: bool = False, entropies: bool = False
-    ) -> Outputs:
-        """Compute everything that is asked for in one pass: flat, in step order. NaN is an error."""
-        outputs = evaluate(self, packed, logprobs=logprobs, values=values, entropies=entropies)
-        check_finite(outputs)
-        return outputs
-
     def reference_logprobs(self, packed: Packed) -> list[Tensor]:
         """Compute, per step, the logprobs of its action tokens under the frozen reference; no gradient."""
         if self.reference is not None:
@@ -184,19 +159,7 @@ class CausalLMPolicy:
         else:
             raise ConfigError("this policy has no reference; load it with reference=True")
         check_finite(outputs)
-        return _split_by_step(outputs.logprobs, packed.action_lengths)
-
-    def score(self, steps: Sequence[Step]) -> list[FloatArray]:
-        """Compute logprobs of actions already taken, as arrays (`core.Scorer`)."""
-        with torch.no_grad():
-            return [part.float().cpu().numpy() for part in self.logprobs(pack(steps))]
-
-    def state_values(self, states: Sequence[State]) -> FloatArray:
-        """Compute V(s) of each state (`core.Critic`)."""
-        nothing = TokenAction(np.zeros(0, dtype=np.int32))
-        steps = [Step(state, nothing, behavior_logprobs=np.zeros(0, dtype=np.float32)) for state in states]
-        with torch.no_grad():
-            return torch.cat(self.values(pack(steps))).float().cpu().numpy()
+        return split_by_step(outputs.logprobs, packed.action_lengths)
 
     # --- the critic of instructions -----------------------------------------------------
 
@@ -212,14 +175,6 @@ class CausalLMPolicy:
             self._prepare_model(made.backbone)
             if self.model.is_gradient_checkpointing:
                 checkpoint_gradients(made.backbone)
-
-    def read_instructions(self) -> CausalLMPolicy:
-        """Return this policy with the critic of instructions in place of the critic; weights are shared."""
-        if self.instruction_critic is None:
-            raise ConfigError("this policy has no critic of instructions; call add_instruction_critic")
-        policy = copy.copy(self)
-        policy.critic = self.instruction_critic
-        return policy
 
     # --- how it runs --------------------------------------------------------------------
 
@@ -345,6 +300,12 @@ class CausalLMPolicy:
 
     _open_model = staticmethod(directory.open_causal_lm)
 
+    def _pack_steps(self, steps: Sequence[Step]) -> Packed:
+        return pack(steps)
+
+    def _make_empty_action(self) -> TokenAction:
+        return TokenAction(np.zeros(0, dtype=np.int32))
+
     def _check_images(self, packed: Packed) -> None:
         raise InputError(
             "a state contains images, but this policy is a text model; use a vision-language model"
@@ -387,11 +348,6 @@ class CausalLMPolicy:
             raise ConfigError(f"attention='tree' was requested, but {message}; use attention='auto'")
         if part is self.model:
             warnings.warn(f"{message}. Steps are replayed one by one, which is slower", stacklevel=4)
-
-
-def _split_by_step(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:
-    assert flat is not None, "it was asked for"
-    return list(torch.split(flat, lengths))
 
 
 def _check_choice(value: str, allowed: dict[str, Any], field: str) -> Any:

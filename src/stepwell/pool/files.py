@@ -302,13 +302,6 @@ def _add_new(db: Database, connection: Connection, batch: Sequence[FullTrajector
     return add_trajectories(db, connection, unknown) if unknown else 0
 
 
-def count_documents(path: Path) -> int | None:
-    """The number of trajectories in a file, if it is known without reading the file."""
-    if guess_format(path) != "parquet":
-        return None
-    return int(_open_parquet(path).metadata.num_rows)
-
-
 def _read_documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every document with its place in the file, for error messages."""
     if guess_format(path) == "parquet":

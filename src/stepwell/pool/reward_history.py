@@ -17,7 +17,6 @@ from stepwell.core import Step
 from stepwell.pool.schema import rewards, steps, trajectories
 
 MAIN_PART = "task"
-StepCorrections = Mapping[int, Mapping[str, float]]
 
 _LIGHT = select(steps.c.number, steps.c.reward, steps.c.reward_parts).order_by(steps.c.number)
 _HISTORY = select(rewards.c.number, rewards.c.part, rewards.c.value).order_by(rewards.c.seq)

@@ -60,10 +60,6 @@ class RenderCounts:
     num_extended: int = 0
     restarts: Counter[RestartKind] = field(default_factory=Counter)
 
-    @property
-    def num_restarted(self) -> int:
-        return self.restarts.total()
-
 
 @renamed_members(text_of="read_text", pictures="image_store")
 class Renderer:

@@ -17,7 +17,8 @@ import email.utils
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -191,6 +192,26 @@ class ChatClient:
         self.counts.prompt_tokens += spent[0]
         self.counts.completion_tokens += spent[1]
         return ChatReply(message, str(choice.get("finish_reason") or ""), *spent)
+
+
+async def gather_calls(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of calls that run at once, in order. The first failure stops the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    return [task.result() for task in tasks]
+
+
+def run_to_end(batch: Coroutine[Any, Any, T]) -> T:
+    """The result of `batch`. A caller inside an event loop, such as a notebook, waits as well."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(batch)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, batch).result()
 
 
 def _make_error(status: int, text: str, retry_after: str | None) -> NoAnswerError | ChatRefusedError:

@@ -13,21 +13,17 @@ raised.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
 
 from stepwell.config.judge import EndpointConfig
 from stepwell.core.errors import ConfigError
-from stepwell.rewards.chat_client import ChatClient, ChatRefusedError, ChatReply, NoAnswerError
+from stepwell.rewards.chat_client import ChatClient, ChatRefusedError, ChatReply, NoAnswerError, gather_calls
 from stepwell.rewards.judge.cache import AnswerCache
 
 MAX_IN_A_ROW = 8
 _ANSWER = re.compile(r"<answer>\s*(yes|no)\s*\.?\s*</answer>", re.IGNORECASE)
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -77,15 +73,10 @@ class YesNoModel:
         """The answer to each question, by its key. `on_failure` may raise, which stops the batch."""
         self._in_a_row = 0
         async with ChatClient(self.config, self.counts) as client:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = {
-                        key: group.create_task(self._ask_once(client, key, messages, on_failure))
-                        for key, messages in questions.items()
-                    }
-            except ExceptionGroup as errors:
-                raise errors.exceptions[0] from errors  # the first failure stopped the others
-        return {key: task.result() for key, task in tasks.items()}
+            answers = await gather_calls(
+                self._ask_once(client, key, messages, on_failure) for key, messages in questions.items()
+            )
+        return dict(zip(questions, answers, strict=True))
 
     async def _ask_once(
         self,
@@ -134,13 +125,3 @@ def read_answer(text: str) -> bool | None:
     if found:
         return bool(found[-1].lower() == "yes")
     return {"yes": True, "no": False}.get(text.strip().strip(".").lower())
-
-
-def run_to_end(batch: Coroutine[Any, Any, T]) -> T:
-    """The result of `batch`. A caller inside an event loop, such as a notebook, waits as well."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(batch)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, batch).result()

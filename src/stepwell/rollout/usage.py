@@ -1,29 +1,17 @@
-"""Figures about agents: tool calls, length of replies, turns beyond the shortest plan.
+"""Figures about agents: tool calls and the length of replies.
 
-Everything is read from trajectories (`step.info["calls"]`, `info["num_lost"]`,
-`trajectory.info["golden"]`), so it works for a pool as well as for a run.
+Everything is read from steps (`info["calls"]`, `info["num_lost"]`), so it works for pools and for runs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stepwell.core import Status, Step, TokenAction, Trajectory
-
-
-@dataclass(frozen=True, slots=True)
-class GoldenRow:
-    """Tasks whose shortest plan has `golden` turns: attempts, success rate, extra turns of successes."""
-
-    golden: int
-    num_trajectories: int
-    success: float
-    extra_turns: float | None
+from stepwell.core import Step, TokenAction, Trajectory
 
 
 def measure_tool_use(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -56,22 +44,3 @@ def _count_tokens(step: Step) -> int:
         return int(step.action.action_ids.size)
     usage: Any = step.info.get("usage")
     return int(usage["completion_tokens"]) if isinstance(usage, dict) else 0
-
-
-def group_by_golden(trajectories: Sequence[Trajectory]) -> list[GoldenRow]:
-    """Success and extra turns by the length of the shortest plan, if it is known, shortest first.
-
-    Extra turns are those of successes: a failed episode says nothing about its length.
-    """
-    groups: dict[int, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        golden = trajectory.info.get("golden")
-        if isinstance(golden, int) and trajectory.status is not Status.INFRA_ERROR:
-            groups.setdefault(golden, []).append(trajectory)
-    return [_make_row(golden, groups[golden]) for golden in sorted(groups)]
-
-
-def _make_row(golden: int, trajectories: Sequence[Trajectory]) -> GoldenRow:
-    extra = [t.num_turns - golden for t in trajectories if t.is_success]
-    mean = float(np.mean(extra)) if extra else None
-    return GoldenRow(golden, len(trajectories), len(extra) / len(trajectories), mean)

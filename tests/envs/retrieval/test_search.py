@@ -141,12 +141,6 @@ def test_huge_queries_are_read_up_to_a_bound() -> None:
     assert SearchIndex.build(CITIES).search("norway " * 100_000, 1)[0].id == "oslo"
 
 
-def test_many_queries_give_what_each_gives_alone() -> None:
-    index = SearchIndex.build(CITIES)
-    queries = ["capital", "metal", "", "France city"]
-    assert index.search_many(queries, 2) == [index.search(query, 2) for query in queries]
-
-
 def test_what_no_index_can_be_made_of_is_refused() -> None:
     with pytest.raises(InputError, match="at least one document"):
         SearchIndex.build([])

@@ -40,7 +40,7 @@ from stepwell.core import (
     StateForm,
     Task,
 )
-from stepwell.envs.base import NOTHING, Effect, Env
+from stepwell.envs.base import NOTHING, Effect, Env, task_to_play
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.servers import Server, Servers
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv
@@ -208,22 +208,6 @@ def _copy_env(env: Any) -> Any:
     return other
 
 
-def _resolve_task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
-    """The task of reset's options, checked as by a local environment; otherwise the task of the seed."""
-    unknown = set(options or ()) - {"task"}
-    if unknown:
-        raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
-    task: Task | None = (options or {}).get("task")
-    if task is None:
-        if seed is None:
-            raise InputError("reset needs a seed, or a task as options={'task': task}")
-        made: Task = env.make_task(env.options, seed)
-        return made
-    if task.env != env.name:
-        raise InputError(f"task {task.id} belongs to {task.env!r}, not to {env.name!r}")
-    return task
-
-
 def _make_remote_task(servers: Servers, hosted: str, options: Any, seed: int) -> Task:
     header = {"env": hosted, "options": options.model_dump(mode="json"), "seeds": [seed]}
     _, frame = servers.try_any(lambda server: server.call("tasks", header))
@@ -265,7 +249,7 @@ class RemoteEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, JSON]]:
         """Start an episode on a server."""
-        task = _resolve_task(self, seed, options)
+        task = task_to_play(self, seed, options)
         self._task = None
         turn = self._visit.reset(task, seed)
         self._task = task
@@ -347,7 +331,7 @@ class RemoteRobotEnv(RobotEnv):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[ArrayState, dict[str, JSON]]:
         """Start an episode on a server."""
-        task = _resolve_task(self, seed, options)
+        task = task_to_play(self, seed, options)
         self._task = None
         turn = self._visit.reset(task, seed)
         self._task = task

@@ -86,10 +86,6 @@ class SearchIndex:
             for rank, (place, score) in enumerate(self._rank_documents(query, min(k, len(self))), start=1)
         ]
 
-    def search_many(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The hits of each query."""
-        return [self.search(query, k) for query in queries]
-
     def _rank_documents(self, query: str, k: int) -> list[tuple[int, float]]:
         if self._by_meaning is None:
             assert self._by_words is not None

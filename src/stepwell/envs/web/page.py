@@ -49,7 +49,3 @@ class PageView:
     tab: int
     notice: str = ""
     viewport: tuple[int, int] = (0, 0)
-
-    def find_element(self, element_id: str) -> PageElement | None:
-        """The element with this id; None if the page has none."""
-        return next((element for element in self.elements if element.id == element_id), None)

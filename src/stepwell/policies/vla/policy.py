@@ -43,12 +43,12 @@ from stepwell.core import (
     State,
     Step,
 )
-from stepwell.core.arrays import FloatArray
 from stepwell.core.renamed import renamed_members
-from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, check_finite, evaluate, pack_arrays
+from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, pack_arrays
 from stepwell.packing.arrays import stack_states
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.critic import CriticKind, CriticModel, ValueHead
+from stepwell.policies.step_scorer import StepScorer
 from stepwell.policies.vla.encoder import Encoder
 from stepwell.policies.vla.heads import FlowHead
 from stepwell.policies.vla.inputs import VLAInputs, get_inputs
@@ -62,7 +62,7 @@ _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorE
 
 
 @renamed_members(fresh="from_shape")
-class VLAPolicy:
+class VLAPolicy(StepScorer[PackedArrays]):
     """A robot policy with optional critic and reference."""
 
     adapters = None  # only language policies have adapters; robot policies train the whole model
@@ -154,31 +154,6 @@ class VLAPolicy:
 
     # --- scores of steps ----------------------------------------------------------------
 
-    def logprobs(self, packed: PackedArrays) -> list[Tensor]:
-        """Per step, the logprob of each action unit."""
-        return _split_by_step(self.evaluate(packed).logprobs, packed.action_lengths)
-
-    def entropies(self, packed: PackedArrays) -> list[Tensor]:
-        """Per step, the entropy of each unit's distribution."""
-        return _split_by_step(
-            self.evaluate(packed, logprobs=False, entropies=True).entropies, packed.action_lengths
-        )
-
-    def values(self, packed: PackedArrays) -> list[Tensor]:
-        """Per step, the value of its state, repeated L + 1 times."""
-        outputs = self.evaluate(packed, logprobs=False, values=True).values
-        assert outputs is not None and self.critic is not None
-        lengths = [length + 1 for length in packed.action_lengths]
-        return _split_by_step(self.critic.read_values(outputs), lengths)
-
-    def evaluate(
-        self, packed: PackedArrays, *, logprobs: bool = True, values: bool = False, entropies: bool = False
-    ) -> Outputs:
-        """All requested outputs from one pass: flat, in step order. NaN is an error."""
-        outputs = evaluate(self, packed, logprobs=logprobs, values=values, entropies=entropies)
-        check_finite(outputs)
-        return outputs
-
     def reference_logprobs(self, packed: PackedArrays) -> list[Tensor]:
         """Per step, the logprobs of its units under the frozen reference, without a gradient."""
         if self.reference is None:
@@ -186,17 +161,11 @@ class VLAPolicy:
         with torch.no_grad():
             return VLAPolicy(self.reference).logprobs(packed)
 
-    def score(self, steps: Sequence[Step]) -> list[FloatArray]:
-        """Logprobs of actions already taken, as arrays (`core.Scorer`)."""
-        with torch.no_grad():
-            return [part.float().cpu().numpy() for part in self.logprobs(pack_arrays(steps))]
+    def _pack_steps(self, steps: Sequence[Step]) -> PackedArrays:
+        return pack_arrays(steps)
 
-    def state_values(self, states: Sequence[State]) -> FloatArray:
-        """V(s) of each state (`core.Critic`)."""
-        nothing = ArrayAction(np.zeros((0, self.model.shape.action_dim), np.float32), 0)
-        steps = [Step(state, nothing, behavior_logprobs=np.zeros(0, np.float32)) for state in states]
-        with torch.no_grad():
-            return torch.cat(self.values(pack_arrays(steps))).float().cpu().numpy()
+    def _make_empty_action(self) -> ArrayAction:
+        return ArrayAction(np.zeros((0, self.model.shape.action_dim), np.float32), 0)
 
     # --- the critic of instructions -----------------------------------------------------
 
@@ -209,14 +178,6 @@ class VLAPolicy:
         made = _new_critic(self.critic.kind, self.model.shape, self.critic.head.weight.dtype, 1)
         made.link = self.critic.link
         self.instruction_critic = self.module["instruction_critic"] = made.to(self.device)
-
-    def read_instructions(self) -> VLAPolicy:
-        """This policy with the critic of instructions in place of the critic; weights are shared."""
-        if self.instruction_critic is None:
-            raise ConfigError("this policy has no critic of instructions; call add_instruction_critic")
-        policy = copy.copy(self)
-        policy.critic = self.instruction_critic
-        return policy
 
     # --- forward passes -----------------------------------------------------------------
 
@@ -366,8 +327,3 @@ def _contiguous_weights(module: nn.Module) -> dict[str, Tensor]:
 
 def _describe_arrays(arrays: dict[str, Any]) -> str:
     return ", ".join(f"{name} {list(spec.shape)}" for name, spec in arrays.items())
-
-
-def _split_by_step(flat: Tensor | None, lengths: list[int]) -> list[Tensor]:
-    assert flat is not None, "it was asked for"
-    return list(torch.split(flat, lengths))

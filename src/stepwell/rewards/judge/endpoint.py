@@ -19,11 +19,11 @@ from typing import Literal
 from stepwell.config.judge import EndpointConfig
 from stepwell.core.env_description import StateForm
 from stepwell.core.errors import InfraError
-from stepwell.rewards.chat_client import NoAnswerError
+from stepwell.rewards.chat_client import NoAnswerError, run_to_end
 from stepwell.rewards.judge.cache import make_question_key
 from stepwell.rewards.judge.prompts import Part, write_question
 from stepwell.rewards.judge.rule import RuleJudge
-from stepwell.rewards.yes_no import YesNoModel, run_to_end
+from stepwell.rewards.yes_no import YesNoModel
 
 _log = logging.getLogger(__name__)
 

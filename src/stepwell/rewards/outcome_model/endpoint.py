@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from stepwell.config.judge import EndpointConfig
 from stepwell.core import OutcomeSource, Trajectory
-from stepwell.rewards.chat_client import NoAnswerError
+from stepwell.rewards.chat_client import NoAnswerError, run_to_end
 from stepwell.rewards.judge.cache import make_question_key
 from stepwell.rewards.outcome_model.question import OutcomeQuestion, TextLimits, read_question, write_question
-from stepwell.rewards.yes_no import YesNoModel, run_to_end
+from stepwell.rewards.yes_no import YesNoModel
 
 ENDPOINT_LIMITS = TextLimits(max_tokens=6000, page_tokens=4000)
 _CHARS_PER_TOKEN = 3

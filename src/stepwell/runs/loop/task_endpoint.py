@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from stepwell.config.curriculum import TaskEndpointConfig
 from stepwell.core import ConfigError, InfraError
 from stepwell.curriculum.instruction_prompts import Messages
-from stepwell.rewards.chat_client import ChatClient, ChatRefusedError, ChatReply, NoAnswerError
+from stepwell.rewards.chat_client import (
+    ChatClient,
+    ChatRefusedError,
+    ChatReply,
+    NoAnswerError,
+    gather_calls,
+    run_to_end,
+)
 
 
 @dataclass(slots=True)
@@ -34,17 +39,11 @@ class TaskEndpoint:
         """The replies, in order; None for a reply without text."""
         if not prompts:
             return []
-        with ThreadPoolExecutor(1) as thread:  # a caller may be inside an event loop, such as a notebook's
-            return thread.submit(asyncio.run, self._ask_all(prompts)).result()
+        return run_to_end(self._ask_all(prompts))
 
     async def _ask_all(self, prompts: Sequence[Messages]) -> list[str | None]:
         async with ChatClient(self.config, self.counts) as client:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._ask_one(client, messages)) for messages in prompts]
-            except ExceptionGroup as errors:
-                raise errors.exceptions[0] from errors  # the first failure stopped the others
-        return [task.result() for task in tasks]
+            return await gather_calls(self._ask_one(client, messages) for messages in prompts)
 
     async def _ask_one(self, client: ChatClient, messages: Messages) -> str | None:
         config = self.config

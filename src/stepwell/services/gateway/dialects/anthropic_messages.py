@@ -100,9 +100,6 @@ class CallBlock(RequestBody):
     input: dict[str, Any]
 
 
-ResultPart = Annotated[TextBlock | ImageBlock | OtherBlock, Field(discriminator="type")]
-
-
 class ResultBlock(RequestBody):
     """The result of a call."""
 

@@ -225,16 +225,6 @@ def answer(text: str = "{read}") -> PlanStep:
     return act
 
 
-def go_to(path: str) -> PlanStep:
-    """Go to an address of this site."""
-
-    def act(player: PlanPlayer) -> Iterator[WebAction]:
-        root = re.match(r"https?://[^/]*", player.view.url)
-        yield WebAction("goto", argument=(root[0] if root else "") + player.fill_in(path))
-
-    return act
-
-
 def give_up(proof: str = "") -> PlanStep:
     """End by saying that it cannot be done, after checking that the page shows why (a pattern)."""
 
