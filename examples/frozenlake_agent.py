@@ -16,7 +16,7 @@ from stepwell.envs import make_env
 CLIENT = AsyncOpenAI(base_url="http://localhost", api_key="none")  # one pool of connections for all episodes
 LAKE = {"size": 4, "hole_rate": 0.03, "min_actions": 2, "max_turns": 3, "max_actions_per_turn": 2}
 WORDS = Agent(make_env("frozenlake", LAKE).description, AgentConfig(guide=False))
-FORMAT = 0.5  # reward of a reply in exactly the asked form
+FORMAT = 0.5  # reward of a reply in exactly the required form
 SEED_STEP = 1_000_003  # from turn to turn, as in the native loop
 
 

@@ -1,4 +1,4 @@
-"""Demonstrations: in exactly the asked form, and as good as the oracle that gives them."""
+"""Demonstrations: in exactly the required form, and as good as the oracle that gives them."""
 
 from __future__ import annotations
 

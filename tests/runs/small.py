@@ -1,4 +1,4 @@
-"""Runs small enough for a test: three-by-three lakes, two turns, a model that speaks in the asked form."""
+"""Runs small enough for a test: three-by-three lakes, two turns, a model that speaks in the required form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SMALL = (
 
 @cache
 def warmed_model() -> str:
-    """A model without critic that answers in the asked form and now and then succeeds.
+    """A model without critic that answers in the required form and now and then succeeds.
 
     It is made once for all processes of a test run.
     """

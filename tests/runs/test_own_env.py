@@ -98,7 +98,7 @@ def test_a_warm_start_says_how_far_it_is_and_ends_at_its_cap(tmp_path: Path) -> 
         "warm start: update 2 of at most 4",
         "warm start: update 4 of at most 4",
     ]
-    assert "goal: 95% of replies have the asked form and 50% of training tasks are solved" in told[0]
+    assert "goal: 95% of replies have the required form and 50% of training tasks are solved" in told[0]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_a_plan_in_which_solving_early_costs_reward_warns_with_figures(
 ) -> None:
     assert main(["train", "frozenlake", f"env.name={PENNY}", "env.options={}", "--dry-run", *FEW]) == 0
     out = capsys.readouterr().out
-    assert "form can outweigh the task: a success pays 1, 4 further turns in the asked form pay 2" in out
+    assert "form can outweigh the task: a success pays 1, 4 further turns in the required form pay 2" in out
     assert "set each to about 0.02" in out
     assert (
         "the preset frozenlake is tuned for frozenlake; its rewards, warm start and limits may not fit "

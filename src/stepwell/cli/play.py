@@ -183,7 +183,7 @@ class _Terminal:
         if played.player == "agent":
             print(f"agent: {played.text}")
         if played.player == "agent" and played.reply.problem:
-            print(f"not in the asked form: {played.reply.problem}")
+            print(f"not in the required form: {played.reply.problem}")
         parts = "  ".join(f"{name} {value:+.2f}" for name, value in played.parts.items())
         print(f"turn {self._session.num_turns}: {', '.join(played.reply.actions) or 'nothing'}   {parts}")
         self._print_state()

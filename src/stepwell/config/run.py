@@ -191,7 +191,7 @@ class OwnPartConfig(Settings):
 class RewardConfig(Settings):
     """Weights of the parts of a step's reward; the recipe says which parts count."""
 
-    format: float = Field(0.5, description="for a reply in exactly the asked form")
+    format: float = Field(0.5, description="for a reply in exactly the required form")
     process: float = Field(
         0.0, description="times the progress of a turn towards the goal, if the environment measures it"
     )

@@ -54,8 +54,8 @@ class WarmStartConfig(Settings):
         None,
         gt=0,
         le=1,
-        description="do not stop before this share of replies has the asked form; with `stop_at`, both must "
-        "be reached",
+        description="do not stop before this share of replies has the required form; with `stop_at`, both "
+        "must be reached",
     )
     stop_at_grounding: float | None = Field(
         None,

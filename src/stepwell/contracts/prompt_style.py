@@ -60,7 +60,7 @@ def replies_in_the_form_are_read_back(probe: StyleProbe) -> str:
         reply = agent.read(agent.write(list(actions), **said))
         if not reply.is_strict or reply.actions != actions:
             raise BrokenContract(
-                f"a reply in the asked form is not read as such: {reply.problem or reply.actions}"
+                f"a reply in the required form is not read as such: {reply.problem or reply.actions}"
             )
         for field in probe.style.fields:
             if field in _FIELDS and getattr(reply, field.value) != said[field.value]:
@@ -75,8 +75,10 @@ def damaged_replies_do_nothing_strict(probe: StyleProbe) -> str:
         for end in range(len(whole)):
             count += 1
             if agent.read(whole[:end]).is_strict:
-                raise BrokenContract(f"{whole[:end]!r} counts as the asked form, though its end is missing")
-    return f"{count} replies cut short are read, and none counts as the asked form"
+                raise BrokenContract(
+                    f"{whole[:end]!r} counts as the required form, though its end is missing"
+                )
+    return f"{count} replies cut short are read, and none counts as the required form"
 
 
 CHECKS: tuple[Callable[[StyleProbe], str], ...] = (

@@ -67,7 +67,7 @@ PANELS = (
     Panel(
         "Replies in form",
         ("format_share",),
-        "Share of replies in exactly the asked form. Good is near 1, soon.",
+        "Share of replies in exactly the required form. Good is near 1, soon.",
         0.0,
         1.0,
     ),

@@ -16,7 +16,7 @@ from stepwell.monitors.base import LogEntry
 
 RISE, GOOD = 0.1, 0.9
 WINDOW = 5
-KNOWN_FORM = 0.5  # share of replies in the asked form from which the form counts as known
+KNOWN_FORM = 0.5  # share of replies in the required form from which the form counts as known
 LOW_ENTROPY = 0.02
 EQUAL_GROUPS = 0.9
 

@@ -43,7 +43,7 @@ def has_goal(warm: WarmStartConfig) -> bool:
 
 def describe_goal(warm: WarmStartConfig) -> str:
     """The goal of a warm start, in words."""
-    form = f"{warm.stop_at_format:.0%} of replies have the asked form" if warm.stop_at_format else ""
+    form = f"{warm.stop_at_format:.0%} of replies have the required form" if warm.stop_at_format else ""
     right = f"descriptions are {warm.stop_at_grounding:.0%} right" if warm.stop_at_grounding else ""
     solved = f"{warm.stop_at:.0%} of training tasks are solved" if warm.stop_at else ""
     return " and ".join(filter(None, (form, right, solved)))
