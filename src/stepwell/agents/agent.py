@@ -78,17 +78,17 @@ class Agent:
 
     def next_prompt(self, observation: Observation, past: Sequence[PastTurn] = ()) -> str:
         """The user message of a later turn, after the turns of `past`."""
-        told = self._describe_observation(observation)
+        current = self._describe_observation(observation)
         if self.config.context == "observation":
-            return _join_lines(told, self.list_turns(past))
+            return _join_lines(current, self.list_turns(past))
         if not self.tells_problems or not past or not past[-1].lost:
-            return told
+            return current
         what = (
             "Your last reply could not be read"
             if not past[-1].actions
             else "Not all of your last reply was done"
         )
-        return _join_lines(f"{what}: {past[-1].lost}.", told)
+        return _join_lines(f"{what}: {past[-1].lost}.", current)
 
     def list_turns(self, past: Sequence[PastTurn]) -> str:
         """What was done in earlier turns, one line each."""

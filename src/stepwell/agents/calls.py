@@ -91,8 +91,8 @@ def read_calls(actions: ActionSpace, text: str) -> ReadCalls:
     num_lost = len(lost) + num_too_many
     if num_too_many:
         lost.append(f"{len(done)} calls, at most {actions.max_per_turn} are made in a turn")
-    told = "; ".join(lost[:_NUM_TOLD]) + ("; ..." if len(lost) > _NUM_TOLD else "")
-    return ReadCalls(tuple(done[: actions.max_per_turn]), told, num_lost, misspelled)
+    problems = "; ".join(lost[:_NUM_TOLD]) + ("; ..." if len(lost) > _NUM_TOLD else "")
+    return ReadCalls(tuple(done[: actions.max_per_turn]), problems, num_lost, misspelled)
 
 
 def write_calls(actions: ActionSpace, calls: Sequence[str]) -> str:

@@ -34,13 +34,13 @@ def write_system_prompt(
     with_tools: bool = True,
 ) -> str:
     """Everything an agent is told before the first observation; without the guide only how to reply."""
-    told = (description.guide.strip(), _describe_turns(description)) if with_guide else ("", "")
+    parts = (description.guide.strip(), _describe_turns(description)) if with_guide else ("", "")
     tools = describe_tools(description.actions) if with_guide and with_tools else ""
     lines = [
-        told[0],
+        parts[0],
         tools,
         describe_actions(description.actions),
-        told[1],
+        parts[1],
         describe_reply_form(strategy, description.actions),
     ]
     described = [f"<{_find_tag(strategy, f)}> is {_SAYS[f]}" for f in strategy.fields if f in _SAYS]

@@ -109,8 +109,10 @@ def format_own_lines(error: BaseException) -> str:
     """The frames of the user's own code in a traceback, and the error with its causes."""
     lines: list[str] = []
     for at in iter_error_chain(error):
-        told = "".join(traceback.format_exception_only(at)).strip()
-        lines.append(f"{_frames_of(at)}{told}" if at is error else f"caused by {told[: MAX_ERROR // 4]}")
+        message = "".join(traceback.format_exception_only(at)).strip()
+        lines.append(
+            f"{_frames_of(at)}{message}" if at is error else f"caused by {message[: MAX_ERROR // 4]}"
+        )
     return "\n".join(lines)[:MAX_ERROR]
 
 

@@ -68,11 +68,11 @@ class TaskSelection:
             new = self._drop_known(chunk)
             results = screen([each.task for each in new]) if new else []
             for each, result in zip(new, results, strict=True):
-                told = replace(each, value=result.value, num_turns=result.num_turns)
+                screened = replace(each, value=result.value, num_turns=result.num_turns)
                 if result.reason:
-                    self.dropped.append(DroppedTask(told, result.reason))
+                    self.dropped.append(DroppedTask(screened, result.reason))
                 elif len(self.kept) < num_tasks:
-                    self.kept.append(told)
+                    self.kept.append(screened)
 
     def fill_up(self, fresh: Sequence[FedTask], num_tasks: int) -> None:
         """Add tasks of the environment until there are `num_tasks`, or all were added."""

@@ -207,7 +207,7 @@ def no_plan_is_shorter_than_the_golden_one(probe: Probe) -> str:
     env = probe.env()
     if not env.tells_golden:
         return "none"
-    told: list[int] = []
+    lengths: list[int] = []
     for task, (solved, num_turns) in zip(probe.tasks, probe.oracle_episodes, strict=True):
         golden = env.reset(options={"task": task})[1].get("golden")
         if golden is None:
@@ -221,8 +221,8 @@ def no_plan_is_shorter_than_the_golden_one(probe: Probe) -> str:
         require_that(
             not shorter, f"task {task.id}: the oracle took {num_turns} turns, {golden} are called shortest"
         )
-        told.append(golden)
-    return f"{len(told)} tasks of {min(told)} to {max(told)} turns" if told else "none known"
+        lengths.append(golden)
+    return f"{len(lengths)} tasks of {min(lengths)} to {max(lengths)} turns" if lengths else "none known"
 
 
 def splits_are_disjoint_and_both_filled(probe: Probe) -> str:

@@ -213,11 +213,11 @@ def unpack_requests(header: Header, arrays: Arrays) -> list[Request]:
             ArrayState(next(rows), value) if isinstance(value, str) else _unpack_token_state(value, unpacker)
             for value in values
         ]
-        told = require_count(header["requests"], len(states))
+        fields = require_count(header["requests"], len(states))
         kinds = dict(enumerate(map(_read_params, header["params"])))
         return [
             Request(state, kinds[kind].with_seed(_read_seed(seed)), conversation, require_type(id, str))
-            for state, (conversation, id, kind, seed) in zip(states, told, strict=True)
+            for state, (conversation, id, kind, seed) in zip(states, fields, strict=True)
         ]
 
     return build_or_refuse(build, "requests")
@@ -279,7 +279,7 @@ def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
         unpacker, values = ArrayUnpacker(arrays), require_type(header["actions"], list)
         actions = _unpack_actions(header, values, unpacker)
         logprobs = unpacker.unstack_column(header["logprobs"], len(values))
-        told = require_count(header["samples"], len(values))
+        fields = require_count(header["samples"], len(values))
         return [
             Sampled(
                 action,
@@ -289,7 +289,7 @@ def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
                 num_cached,
             )
             for place, (action, (temperature, top_p, seed, reason, first, last, num_cached)) in enumerate(
-                zip(actions, told, strict=True)
+                zip(actions, fields, strict=True)
             )
         ]
 

@@ -98,11 +98,11 @@ class GymnasiumEnv(Env):
     def description(self) -> EnvDescription:
         """The guide given, or one that claims nothing beyond the interface."""
         limit = self.options.max_turns or self.spec.max_episode_steps or DEFAULT_MAX_TURNS
-        told = self.options.guide or (
+        guide = self.options.guide or (
             f"You act in the environment {self.spec.id}. Choose actions that make the total reward large."
         )
         names = tuple(self._numbers)
-        return EnvDescription(self.name, told, ActionSpace(names, self.options.max_actions_per_turn), limit)
+        return EnvDescription(self.name, guide, ActionSpace(names, self.options.max_actions_per_turn), limit)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:

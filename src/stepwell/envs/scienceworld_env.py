@@ -143,9 +143,9 @@ class ScienceWorld(Env):
         with self._java_errors():
             self._load_game(with_gold=False)
             self._score = self._present_score()
-            told: str = self._engine.taskdescription()
+            description: str = self._engine.taskdescription()
             self._note_view()
-        self._said = " ".join(told.removeprefix("Task Description:").split())
+        self._said = " ".join(description.removeprefix("Task Description:").split())
 
     def act(self, action: str) -> Effect:
         """Send one command; the change of the score is its reward."""

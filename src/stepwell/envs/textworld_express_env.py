@@ -100,9 +100,9 @@ class TextWorldExpress(Env):
             return NOTHING
         before = self._score
         with self._java_errors():
-            told, _, _, shown = self._engine.step(text)
+            result, _, _, shown = self._engine.step(text)
         self._history.append(text)
-        self._result = str(told).strip()
+        self._result = str(result).strip()
         self._take_state(shown)
         success = bool(shown["tasksuccess"])
         return Effect(self._score - before, terminated=success or bool(shown["taskfailure"]), success=success)

@@ -347,8 +347,8 @@ def _draw_marks(item: Series, x: Scale, y: Scale) -> str:
                 and math.isfinite(item.low[index] + item.high[index])
             ):
                 words += f" [{item.low[index]:.3g}, {item.high[index]:.3g}]"
-            told = make_element("title", escape_text(words))
-            parts.append(make_element("circle", told, cx=x(at), cy=y(value), r=3.2, style=style))
+            title = make_element("title", escape_text(words))
+            parts.append(make_element("circle", title, cx=x(at), cy=y(value), r=3.2, style=style))
     return "".join(parts)
 
 
@@ -358,11 +358,11 @@ def _choose_weight(bar: Bar) -> str:
 
 def _draw_bar(bar: Bar, scale: Scale, middle: float, thickness: float) -> str:
     end = reach = max(scale(bar.value), scale.start + 1)
-    told = [make_element("title", escape_text(bar.note))] if bar.note else []
+    title = [make_element("title", escape_text(bar.note))] if bar.note else []
     style = f"fill:{get_color(bar.color)};opacity:{1 if bar.strong else 0.55}"
     top, width = middle - thickness / 2, end - scale.start
     parts = [
-        make_element("rect", *told, x=scale.start, y=top, width=width, height=thickness, rx=2, style=style)
+        make_element("rect", *title, x=scale.start, y=top, width=width, height=thickness, rx=2, style=style)
     ]
     interval = ""
     if bar.low is not None and bar.high is not None:

@@ -263,14 +263,14 @@ def _describe_state(run: RunFolder) -> str:
         return f"This run has not finished: it was interrupted or still runs. The record ends at {reached}."
     if run.summary.status in ("interrupted", "failed"):
         word = "was interrupted" if run.summary.status == "interrupted" else "failed"
-        told = f"This run {word} at {reached}. The results below are from that point."
-        return f"{told} {_write_sentence(run.summary)}" if run.summary.success_after is None else told
+        sentence = f"This run {word} at {reached}. The results below are from that point."
+        return f"{sentence} {_write_sentence(run.summary)}" if run.summary.success_after is None else sentence
     return _write_sentence(run.summary) if run.summary.success_after is None else ""
 
 
 def _write_sentence(summary: Summary) -> str:
-    told = describe_success(summary)
-    return f"{told[0].upper()}{told[1:]}."
+    sentence = describe_success(summary)
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _find_scores(run: RunFolder) -> tuple[SuccessScore | None, SuccessScore | None]:

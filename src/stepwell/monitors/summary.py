@@ -72,24 +72,24 @@ def describe_success(summary: Summary) -> str:
     before, after, latest = summary.success_before, summary.success_after, summary.latest
     is_changed = summary.before is not None and bool(summary.before.note)
     if before is not None and after is not None:
-        told = " (before: with other eval settings)" if is_changed else ""
+        text = " (before: with other eval settings)" if is_changed else ""
         best = summary.best
         if best is not None and best.success > after:
-            told += f", best {best.success:.2f} at {best.name}"
-        return f"held-out success {before:.2f} -> {after:.2f}{told}"
+            text += f", best {best.success:.2f} at {best.name}"
+        return f"held-out success {before:.2f} -> {after:.2f}{text}"
     if after is not None:
         return f"held-out success {after:.2f} (not measured before training)"
     if before is None and latest is None:
         is_over = summary.status in ("finished", "stopped_early")
         why = "eval.num_tasks is 0" if is_over else "the run ended before its first evaluation"
         return f"held-out success was not measured ({why})"
-    told = "held-out success" if before is None else f"held-out success {before:.2f} before training,"
+    text = "held-out success" if before is None else f"held-out success {before:.2f} before training,"
     last = f"update {summary.more.get('num_updates', 0)}"
     if latest is not None and latest.name not in ("update 0", last):
-        told += f" {latest.success:.2f} at {latest.name},"
+        text += f" {latest.success:.2f} at {latest.name},"
     if summary.more.get("num_updates", 0) == 0:
-        return f"{told} no update was made"
-    return f"{told} not measured after {last}, the last one"
+        return f"{text} no update was made"
+    return f"{text} not measured after {last}, the last one"
 
 
 def describe_changes(summary: Summary) -> list[str]:

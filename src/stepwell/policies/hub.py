@@ -108,8 +108,8 @@ def _explain_unreachable_hub(error: BaseException) -> str:
     cause = error.__cause__
     if constants.is_offline_mode() or isinstance(cause, errors.OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so nothing is downloaded"
-    told = f" ({_first_line(cause)})" if cause is not None else ""
-    return f"{constants.ENDPOINT} cannot be reached{told}"
+    reason = f" ({_first_line(cause)})" if cause is not None else ""
+    return f"{constants.ENDPOINT} cannot be reached{reason}"
 
 
 def _describe_other_way(model_id: str) -> str:

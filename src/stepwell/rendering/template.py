@@ -77,26 +77,26 @@ class ChatTemplate:
         """What the template writes; with `prompt`, up to the start of the assistant's turn."""
         if not messages:
             raise InputError("messages is empty: a prompt needs at least one message")
-        told = [message.to_template(images=self._images, as_parts=self._as_parts) for message in messages]
+        entries = [message.to_template(images=self._images, as_parts=self._as_parts) for message in messages]
         offered = [tool.to_openai() for tool in tools] or None
         if not self._images:  # text uses skeletons, and can be long
-            return self._apply_template(told, offered, prompt)
-        key = f"{prompt} {offered!r} {told!r}"  # an image is only a placeholder here, so many are equal
+            return self._apply_template(entries, offered, prompt)
+        key = f"{prompt} {offered!r} {entries!r}"  # an image is only a placeholder here, so many are equal
         if key not in self._written:
             if len(self._written) >= _REMEMBERED:
                 self._written.clear()
-            self._written[key] = self._apply_template(told, offered, prompt)
+            self._written[key] = self._apply_template(entries, offered, prompt)
         return self._written[key]
 
-    def _apply_template(self, told: list[Any], offered: list[Any] | None, prompt: bool) -> str:
+    def _apply_template(self, entries: list[Any], offered: list[Any] | None, prompt: bool) -> str:
         from jinja2 import TemplateError
 
         try:
             text = self.tokenizer.apply_chat_template(
-                told, tools=offered, add_generation_prompt=prompt, tokenize=False, **self.options
+                entries, tools=offered, add_generation_prompt=prompt, tokenize=False, **self.options
             )
         except (TemplateError, TypeError, KeyError, IndexError) as error:
-            roles = " ".join(message["role"] for message in told)
+            roles = " ".join(message["role"] for message in entries)
             raise RenderError(f"the chat template refused these messages ({roles}): {error}") from error
         return str(text)
 

@@ -181,10 +181,10 @@ class ChatClient:
 
     def _parse_response(self, response: Any) -> ChatReply:
         try:
-            told = response.json()
-            choice = told["choices"][0]
+            parsed = response.json()
+            choice = parsed["choices"][0]
             message = dict(choice["message"])
-            usage = told.get("usage") or {}
+            usage = parsed.get("usage") or {}
             spent = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             self.counts.num_unreadable += 1

@@ -40,8 +40,8 @@ def split_sentences(text: str) -> list[str]:
     >>> split_sentences("The goal is above. THE GOAL is above!  Go up.")
     ['the goal is above', 'go up']
     """
-    told = (" ".join(re.findall(r"\w+", part.lower())) for part in _END.split(text))
-    return [sentence for sentence in dict.fromkeys(told) if sentence]
+    sentences = (" ".join(re.findall(r"\w+", part.lower())) for part in _END.split(text))
+    return [sentence for sentence in dict.fromkeys(sentences) if sentence]
 
 
 class RepetitionPenalty:

@@ -333,10 +333,10 @@ class Trainer:
         if math.isfinite(norm) and norm <= self.config.max_grad_norm:
             return
         self.optimizer.zero_grad()
-        told = ", ".join(f"{name} {float(value):.4g}" for name, value in metrics.items())
+        figures = ", ".join(f"{name} {float(value):.4g}" for name, value in metrics.items())
         raise self._divergence_error(
             f"the gradient's norm ({name}) is {norm:.4g} (limit train.max_grad_norm = "
-            f"{self.config.max_grad_norm:g}); {told}. This step was not taken"
+            f"{self.config.max_grad_norm:g}); {figures}. This step was not taken"
         )
 
     def _require_finite(self) -> None:

@@ -28,11 +28,11 @@ def draw_player(board: str, lake: Lake, place: int) -> str:
 def write_sentences(lake: Lake, place: int) -> str:
     """Where the goal and the holes lie, seen from the player."""
     player = lake.to_cell(place)
-    told = [write_sentence("the goal", lake.to_cell(lake.goal), "the player", player)]
+    sentences = [write_sentence("the goal", lake.to_cell(lake.goal), "the player", player)]
     holes = [cell for cell, is_hole in enumerate(lake.holes) if is_hole]
     for number, hole in enumerate(holes, start=1):
-        told.append(write_sentence(f"hole {number}", lake.to_cell(hole), "the player", player))
-    return " ".join(told)
+        sentences.append(write_sentence(f"hole {number}", lake.to_cell(hole), "the player", player))
+    return " ".join(sentences)
 
 
 def write_compass(lake: Lake, place: int) -> str:

@@ -68,8 +68,8 @@ class PublishedGame:
         """Execute one command; the engine decides whether it won."""
         text = read_command(action)
         if text not in self._commands:
-            told = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
-            self._result = f"{NOTHING_HAPPENS} {told!r} is not one of the commands."
+            shown_text = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+            self._result = f"{NOTHING_HAPPENS} {shown_text!r} is not one of the commands."
             return NOTHING
         state, _, _ = self._engine.step(text)
         self._take_reply(state)

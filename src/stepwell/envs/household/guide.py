@@ -45,12 +45,15 @@ def make_examples(catalogue: Catalogue) -> dict[StateForm, ExampleTurn]:
     before = make_first_state(house, [0, 1])
     command = Command("go", place=0)
     after = house.apply_command(before, command)
-    told = write_instruction(goal, is_terse=catalogue.is_terse)
+    instruction = write_instruction(goal, is_terse=catalogue.is_terse)
     reasoning = "Books lie on desks, so I look there first."
     forms = {StateForm.NATURAL_LANGUAGE: write_sentences, StateForm.STRUCTURED: write_structured}
     return {
         form: ExampleTurn(
-            write(told, house, before), reasoning, write(told, house, after), house.write_command(command)
+            write(instruction, house, before),
+            reasoning,
+            write(instruction, house, after),
+            house.write_command(command),
         )
         for form, write in forms.items()
     }

@@ -42,9 +42,9 @@ class Navigation(Env):
     def description(self) -> EnvDescription:
         """The description for agents."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
-        told = make_examples(actions, self.options)
+        examples = make_examples(actions, self.options)
         return EnvDescription(
-            self.name, write_guide(self.options), actions, self.options.max_turns, told, VOCABULARY
+            self.name, write_guide(self.options), actions, self.options.max_turns, examples, VOCABULARY
         )
 
     @classmethod

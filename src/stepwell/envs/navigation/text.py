@@ -48,12 +48,12 @@ def write_sentences(target: VisibleThing, seen: Sequence[VisibleThing]) -> str:
     """Where the target is, then what else is in view."""
     is_seen = any(thing.name == target.name for thing in seen)
     others = [thing for thing in seen if thing.name != target.name]
-    told = [
+    sentences = [
         f"The target is the {target.name}.",
         write_location(target),
         f"It is {'' if is_seen else 'not '}in view.",
     ]
-    return " ".join([*told, *(write_location(thing) for thing in others)])
+    return " ".join([*sentences, *(write_location(thing) for thing in others)])
 
 
 def write_structured(target: VisibleThing, seen: Sequence[VisibleThing], pose: Pose, step: float) -> str:

@@ -111,8 +111,8 @@ class PaperSearch(Env):
             )
         problem = problem_with(self.description.actions.tools, call)
         if problem:
-            told = f"refused: {to_one_line(problem, 200)}"
-            return Effect(self.pool.refuse_call(told, is_penalised=call.name == EXPAND))
+            reply = f"refused: {to_one_line(problem, 200)}"
+            return Effect(self.pool.refuse_call(reply, is_penalised=call.name == EXPAND))
         argument = str(next(iter(call.arguments.values())))
         return Effect(self._search_papers(argument) if call.name == SEARCH else self._expand_paper(argument))
 
@@ -188,24 +188,24 @@ class PaperSearch(Env):
         return ToolCall(EXPAND, {name_paper_argument(limits): ids[paper]}).text
 
     def _search_papers(self, query: str) -> float:
-        told, key = f"search {quote_text(query)}", normalise_query(query)
+        call_text, key = f"search {quote_text(query)}", normalise_query(query)
         if not key:
             return self.pool.refuse_call("refused: search needs words to look for", is_penalised=False)
         if key in self.pool.queries:
-            return self.pool.refuse_call(f"{told}: asked before", is_penalised=True)
+            return self.pool.refuse_call(f"{call_text}: asked before", is_penalised=True)
         self.pool.queries.add(key)
-        return self.pool.add_found(self.library.search(query), told)
+        return self.pool.add_found(self.library.search(query), call_text)
 
     def _expand_paper(self, paper_id: str) -> float:
-        told, paper = f"expand {quote_text(paper_id)}", self.library.graph.numbers.get(paper_id.strip())
+        call_text, paper = f"expand {quote_text(paper_id)}", self.library.graph.numbers.get(paper_id.strip())
         if paper is None or paper not in self.pool.papers:
-            return self.pool.refuse_call(f"{told}: no such paper in the pool", is_penalised=True)
+            return self.pool.refuse_call(f"{call_text}: no such paper in the pool", is_penalised=True)
         if not self.pool.was_there(paper):
-            return self.pool.refuse_call(f"{told}: not in the pool before this turn", is_penalised=True)
+            return self.pool.refuse_call(f"{call_text}: not in the pool before this turn", is_penalised=True)
         if paper in self.pool.expanded:
-            return self.pool.refuse_call(f"{told}: expanded before", is_penalised=True)
+            return self.pool.refuse_call(f"{call_text}: expanded before", is_penalised=True)
         self.pool.expanded.add(paper)
-        return self.pool.add_found(self.library.expand(paper), told)
+        return self.pool.add_found(self.library.expand(paper), call_text)
 
     def _read_request(self, content: dict[str, JSON]) -> PaperRequest:
         graph = self.library.graph

@@ -56,7 +56,7 @@ class PaperPool:
         """Whether a paper was in the pool when the turn began."""
         return self.papers.get(paper, self.num_before) < self.num_before
 
-    def add_found(self, found: Iterable[int], told: str) -> float:
+    def add_found(self, found: Iterable[int], reply: str) -> float:
         """Add the papers that a call found; returns its reward."""
         num_found = num_new = num_dropped = 0
         before = sum(self._paid)
@@ -70,12 +70,12 @@ class PaperPool:
                 num_new += 1
                 self._paid = heapq.nlargest(NUM_PAID, [*self._paid, score])
         dropped = f", {num_dropped} dropped" if num_dropped else ""
-        self.replies.append(f"{told}: {num_found} found, {num_new} new{dropped}")
+        self.replies.append(f"{reply}: {num_found} found, {num_new} new{dropped}")
         return sum(self._paid) - before
 
-    def refuse_call(self, told: str, *, is_penalised: bool) -> float:
+    def refuse_call(self, reply: str, *, is_penalised: bool) -> float:
         """Record a call that does nothing; returns its reward."""
-        self.replies.append(told)
-        self.problems.append(told)
+        self.replies.append(reply)
+        self.problems.append(reply)
         self.num_penalties += is_penalised
         return -self._penalty if is_penalised else 0.0

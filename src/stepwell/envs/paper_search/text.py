@@ -62,7 +62,7 @@ def write_observation(
     else:
         lines = [f"Request: {request[:MAX_REQUEST]}"]
         if pool.replies:
-            lines += ["Last turn:", *(f"- {told}" for told in pool.replies)]
+            lines += ["Last turn:", *(f"- {reply}" for reply in pool.replies)]
         lines.append(f"The pool holds {count} paper{'s' * (count != 1)}; {len(pool.expanded)} expanded.")
         names = "New papers:", "Older papers, not expanded:"
     chars = limits.abstract_chars, 0
@@ -101,7 +101,7 @@ def write_sentences(now: EpisodeState) -> str:
 
 def write_structured(now: EpisodeState) -> str:
     """The same as one JSON object."""
-    told = {
+    facts = {
         "request": now.request,
         "answers": now.num_answers,
         "pool": now.pool_size,
@@ -111,4 +111,4 @@ def write_structured(now: EpisodeState) -> str:
         "precision": round(now.quality.precision, 2),
         "f1": round(now.quality.f1, 2),
     }
-    return json.dumps(told, ensure_ascii=False)
+    return json.dumps(facts, ensure_ascii=False)

@@ -54,9 +54,9 @@ class PrimitiveSkill(Env):
     @cached_property
     def description(self) -> EnvDescription:
         """The description for agents."""
-        told = make_examples(self.options)
+        examples = make_examples(self.options)
         return EnvDescription(
-            self.name, write_guide(self.options), ActionSpace(), self.options.max_turns, told, VOCABULARY
+            self.name, write_guide(self.options), ActionSpace(), self.options.max_turns, examples, VOCABULARY
         )
 
     @classmethod

@@ -18,10 +18,10 @@ def list_positions(places: Places, order: Sequence[str], *, named: bool) -> str:
 
 def write_forms(places: Places, held: str | None) -> dict[StateForm, str]:
     """Sentences and JSON."""
-    told = [f"The {name} is at {_write_tuple(at)}." for name, at in places.items()]
-    told.append(f"The hand holds the {held}." if held else "The hand is empty.")
+    sentences = [f"The {name} is at {_write_tuple(at)}." for name, at in places.items()]
+    sentences.append(f"The hand holds the {held}." if held else "The hand is empty.")
     structured = {name.replace(" ", "_"): list(at) for name, at in places.items()}
-    return {StateForm.NATURAL_LANGUAGE: " ".join(told), StateForm.STRUCTURED: json.dumps(structured)}
+    return {StateForm.NATURAL_LANGUAGE: " ".join(sentences), StateForm.STRUCTURED: json.dumps(structured)}
 
 
 def _write_tuple(at: Point) -> str:

@@ -66,16 +66,16 @@ def make_remote_type(place: str) -> type[Env] | type[RobotEnv]:
         )
     servers = Servers([url.strip() for url in urls.split(",")])
     _, frame = servers.try_any(lambda server: server.call("describe", {"env": name, "options": {}}))
-    told = frame.header
+    facts = frame.header
     members = {
-        "name": told["name"],
+        "name": facts["name"],
         "hosted": name,
         "servers": servers,
-        "has_oracle": told["has_oracle"],
-        "has_process": told["has_process"],
-        "__doc__": told["summary"],
+        "has_oracle": facts["has_oracle"],
+        "has_process": facts["has_process"],
+        "__doc__": facts["summary"],
     }
-    kind: type = RemoteRobotEnv if told["is_robot"] else RemoteEnv
+    kind: type = RemoteRobotEnv if facts["is_robot"] else RemoteEnv
     return type(kind.__name__, (kind,), members)
 
 

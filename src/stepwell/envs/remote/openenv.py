@@ -93,10 +93,10 @@ class OpenEnv(Env):
     def description(self) -> EnvDescription:
         """The server's own description, and the form of an action."""
         names = tuple(self.options.actions)
-        told = self.options.guide or self.about
+        guide = self.options.guide or self.about
         if not names and self._field is None:
-            told += f"\nAn action is a JSON object of this schema:\n{json.dumps(self._list_action_fields())}"
-        return EnvDescription(self.name, told, ActionSpace(names), self.options.max_turns)
+            guide += f"\nAn action is a JSON object of this schema:\n{json.dumps(self._list_action_fields())}"
+        return EnvDescription(self.name, guide, ActionSpace(names), self.options.max_turns)
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
@@ -202,10 +202,10 @@ class OpenEnv(Env):
             self.close()
             raise EnvError(f"{self.name} cannot be reached: {error or type(error).__name__}") from error
         if isinstance(answer, dict) and answer.get("type") == "error":
-            told = answer.get("data", {})
-            if may_refuse and told.get("code") == "VALIDATION_ERROR":
+            reply_data = answer.get("data", {})
+            if may_refuse and reply_data.get("code") == "VALIDATION_ERROR":
                 return None
-            raise EnvError(f"{self.name} refused {message['type']}: {told.get('message')}")
+            raise EnvError(f"{self.name} refused {message['type']}: {reply_data.get('message')}")
         return answer
 
 

@@ -228,8 +228,8 @@ class Server:
 
     def _make_refusal(self, status: int, body: bytes) -> Exception:
         try:
-            told = json.loads(body)
-            detail, kind = str(told["detail"]), str(told.get("kind", ""))
+            parsed = json.loads(body)
+            detail, kind = str(parsed["detail"]), str(parsed.get("kind", ""))
         except (ValueError, KeyError, TypeError, AttributeError):
             detail, kind = body[:200].decode(errors="replace"), ""
         words = f"{self.url}: {detail}"

@@ -97,8 +97,8 @@ class ShopEnv(Env):
         action = rng.choice(self.seen.actions) if self.seen.actions else SEARCH
         if action != SEARCH:
             return action
-        told = re.findall(r"[\w-]+", self.goal.instruction)
-        return f"search[{' '.join(rng.sample(told, min(len(told), rng.randint(1, _MAX_RANDOM_WORDS))))}]"
+        words = re.findall(r"[\w-]+", self.goal.instruction)
+        return f"search[{' '.join(rng.sample(words, min(len(words), rng.randint(1, _MAX_RANDOM_WORDS))))}]"
 
     def oracle(self) -> list[str]:
         """A shortest way to a full score."""

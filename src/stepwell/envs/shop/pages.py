@@ -75,14 +75,14 @@ class ShopPage:
     def text(self) -> str:
         """The page as text for an agent."""
         about = [] if self.is_short and self.view.page in (Page.SEARCH, Page.RESULTS) else [self.heading]
-        told = [self.instruction if self.is_short else f"Task: {self.instruction}", *about, *self.lines]
-        told += [f"click[{number}] {title} {price}" for number, title, price in self.products]
+        lines = [self.instruction if self.is_short else f"Task: {self.instruction}", *about, *self.lines]
+        lines += [f"click[{number}] {title} {price}" for number, title, price in self.products]
         before = (
             "Pick " if self.is_short else ""
         )  # so that a name is one token in the tiny models' vocabulary
-        told += [before + _write_choice(choice) for choice in self.choices]
-        told.append(" ".join(f"click[{button}]" for button in self.buttons) or (SEARCH * self.has_search))
-        return "\n".join(line for line in [*told, self.view.note] if line)
+        lines += [before + _write_choice(choice) for choice in self.choices]
+        lines.append(" ".join(f"click[{button}]" for button in self.buttons) or (SEARCH * self.has_search))
+        return "\n".join(line for line in [*lines, self.view.note] if line)
 
 
 def _write_choice(choice: OptionChoice) -> str:

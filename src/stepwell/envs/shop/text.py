@@ -19,34 +19,34 @@ def write_states(shown: ShopPage) -> dict[StateForm, str]:
 
 def write_sentences(shown: ShopPage) -> str:
     """Sentences."""
-    view, told = shown.view, [f"The task is: {shown.instruction}"]
+    view, sentences = shown.view, [f"The task is: {shown.instruction}"]
     if view.page is Page.SEARCH:
-        told.append("The search page is open.")
+        sentences.append("The search page is open.")
     elif view.page is Page.RESULTS:
-        told.append(f'Page {view.number + 1} of the results for "{view.query}" is open.')
+        sentences.append(f'Page {view.number + 1} of the results for "{view.query}" is open.')
         listed = ", ".join(number for number, _, _ in shown.products)
-        told.append(f"It lists {listed}." if listed else "It lists nothing.")
+        sentences.append(f"It lists {listed}." if listed else "It lists nothing.")
     else:
         where = {Page.ITEM: "page", Page.DETAIL: f"{view.detail} page", Page.BOUGHT: "receipt"}[view.page]
-        told.append(f"The {where} of product {view.item} is open.")
-        told += [f"Chosen {name}: {value}." for name, value in view.chosen] or ["Nothing is chosen."]
+        sentences.append(f"The {where} of product {view.item} is open.")
+        sentences += [f"Chosen {name}: {value}." for name, value in view.chosen] or ["Nothing is chosen."]
     if shown.score is not None:
-        told.append(f"It was bought for a score of {shown.score.total:.2f}.")
-    return " ".join(told)
+        sentences.append(f"It was bought for a score of {shown.score.total:.2f}.")
+    return " ".join(sentences)
 
 
 def write_facts(shown: ShopPage) -> dict[str, object]:
     """The same as plain data."""
     view = shown.view
-    told: dict[str, object] = {"task": shown.instruction, "page": view.page.value}
+    facts: dict[str, object] = {"task": shown.instruction, "page": view.page.value}
     if view.page is not Page.SEARCH:
-        told |= {"query": view.query, "results_page": view.number + 1}
+        facts |= {"query": view.query, "results_page": view.number + 1}
     if view.page is Page.RESULTS:
-        told["products"] = [number for number, _, _ in shown.products]
+        facts["products"] = [number for number, _, _ in shown.products]
     elif view.item:
-        told |= {"product": view.item, "chosen": dict(view.chosen)}
+        facts |= {"product": view.item, "chosen": dict(view.chosen)}
     if view.page is Page.DETAIL:
-        told["detail"] = view.detail
+        facts["detail"] = view.detail
     if shown.score is not None:
-        told["score"] = round(shown.score.total, 4)
-    return told
+        facts["score"] = round(shown.score.total, 4)
+    return facts

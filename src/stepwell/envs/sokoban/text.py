@@ -14,9 +14,11 @@ def write_sentences(room: SokobanRoom, situation: Situation) -> str:
     player = room.to_cell(situation.player)
     boxes = _name_cells("box", room, situation.boxes)
     targets = _name_cells("target", room, room.targets)
-    told = [write_sentence(name, cell, "the player", player) for name, cell in boxes + targets]
-    told += [write_sentence(name, cell, box, box_cell) for box, box_cell in boxes for name, cell in targets]
-    return " ".join(told)
+    sentences = [write_sentence(name, cell, "the player", player) for name, cell in boxes + targets]
+    sentences += [
+        write_sentence(name, cell, box, box_cell) for box, box_cell in boxes for name, cell in targets
+    ]
+    return " ".join(sentences)
 
 
 def write_structured(room: SokobanRoom, situation: Situation) -> str:

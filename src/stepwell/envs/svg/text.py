@@ -67,14 +67,14 @@ def name_place(box: Box) -> str:
 def write_sentences(icon: str, svg: str, outcome: DrawingOutcome | None) -> str:
     """Sentences about the target and the last drawing."""
     shapes = locate_shapes(svg)
-    told = [f"The target is the icon {icon} with {len(shapes)} shape{'s' * (len(shapes) != 1)}."]
+    sentences = [f"The target is the icon {icon} with {len(shapes)} shape{'s' * (len(shapes) != 1)}."]
     for number, shape in enumerate(shapes, start=1):
         left, top, right, bottom = shape.box
-        told.append(
+        sentences.append(
             f"Shape {number} is a {shape.kind} at the {shape.place}, "
             f"from {left} to {right} percent across and from {top} to {bottom} percent down."
         )
-    return " ".join([*told, _describe_outcome(outcome)])
+    return " ".join([*sentences, _describe_outcome(outcome)])
 
 
 def _describe_outcome(outcome: DrawingOutcome | None) -> str:

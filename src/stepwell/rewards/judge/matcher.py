@@ -35,18 +35,20 @@ def expand_claims(claims: Iterable[Claim | PlaceClaim], scene: JudgedScene) -> l
 
     Things without a number and with the same claims are one thing, unless it is "another".
     """
-    told: list[Claim | PlaceClaim] = []
+    expanded: list[Claim | PlaceClaim] = []
     for claim in claims:
         subject = claim.subject
         if isinstance(claim, Claim) and subject.many is None:
             number = scene.count_things(subject.kind)
-            told += [replace(claim, subject=replace(subject, label=at + 1, many=1)) for at in range(number)]
+            expanded += [
+                replace(claim, subject=replace(subject, label=at + 1, many=1)) for at in range(number)
+            ]
         elif isinstance(claim, Claim) and subject.many and subject.many > 1:
             copies = range(min(subject.many, scene.count_things(subject.kind) + 1))
-            told += [replace(claim, subject=_copy_mention(subject, at)) for at in copies]
+            expanded += [replace(claim, subject=_copy_mention(subject, at)) for at in copies]
         else:
-            told.append(claim)
-    return _merge_claims(told, scene)
+            expanded.append(claim)
+    return _merge_claims(expanded, scene)
 
 
 def _copy_mention(subject: Mention, at: int) -> Mention:

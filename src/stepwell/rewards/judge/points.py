@@ -94,11 +94,11 @@ class _Sentence:
 
 def parse_place_claims(text: str, vocabulary: StateVocabulary) -> list[PlaceClaim]:
     """All claims of a text that a thing is at a point, in order."""
-    told = text.lower().replace("\u2212", "-").replace("\u2019", "'").replace("_", " ")
-    told = re.sub(r"[^\S\n]+", " ", _AXES.sub(r"(\1, \2, \3)", told))
+    plain = text.lower().replace("\u2212", "-").replace("\u2019", "'").replace("_", " ")
+    plain = re.sub(r"[^\S\n]+", " ", _AXES.sub(r"(\1, \2, \3)", plain))
     claims: list[PlaceClaim] = []
     sentence, is_sure = _Sentence(), True
-    tokens = [*_TOKEN.findall(re.sub(r",\s*\n", ", ", told)), "."]
+    tokens = [*_TOKEN.findall(re.sub(r",\s*\n", ", ", plain)), "."]
     at = 0
     while at < len(tokens):
         token = tokens[at]

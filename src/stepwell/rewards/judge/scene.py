@@ -125,9 +125,9 @@ def _strip_suffix(key: str) -> str:
 def parse_bearings(text: str) -> dict[str, tuple[Bearing, ...]]:
     """Things and their bearings from JSON, by name; empty for any other text."""
     try:
-        told = json.loads(text)
+        node = json.loads(text)
         found: dict[str, list[Bearing]] = {}
-        for name, bearing in _iter_bearings("", told):
+        for name, bearing in _iter_bearings("", node):
             found.setdefault(" ".join(split_key(name)), []).append(bearing)
     except (ValueError, TypeError, RecursionError):
         return {}
@@ -146,17 +146,17 @@ def _parse_bearing_scene(text: str, vocabulary: StateVocabulary) -> JudgedScene:
     return JudgedScene(known, bearings=found, aim=kind)
 
 
-def _iter_bearings(name: str, told: Any) -> Iterator[tuple[str, Bearing]]:
-    if isinstance(told, list):
-        for one in told:
+def _iter_bearings(name: str, node: Any) -> Iterator[tuple[str, Bearing]]:
+    if isinstance(node, list):
+        for one in node:
             yield from _iter_bearings(name, one)
-    if not isinstance(told, dict):
+    if not isinstance(node, dict):
         return
-    direction = next((told[key] for key in told if "direction" in key), None)
+    direction = next((node[key] for key in node if "direction" in key), None)
     if isinstance(direction, str):
-        distance = next((told[key] for key in told if "distance" in key), None)
-        kind = next((told[key] for key in ("type", "name") if key in told), None)
-        kind = kind or next((told[key] for key in told if key.endswith("type")), name)
+        distance = next((node[key] for key in node if "distance" in key), None)
+        kind = next((node[key] for key in ("type", "name") if key in node), None)
+        kind = kind or next((node[key] for key in node if key.endswith("type")), name)
         yield str(kind), Bearing(direction, None if distance is None else float(distance))
-    for key, value in told.items():
+    for key, value in node.items():
         yield from _iter_bearings(key, value)

@@ -114,8 +114,8 @@ def _calibrate(
 
 def _make_key(rollouts: Sequence[LabelledRollout], settings: OutcomeTraining) -> str:
     """Equal exactly for the same data and settings."""
-    told = [TEMPLATE_VERSION, asdict(settings), [(one.trajectory.id, one.is_success) for one in rollouts]]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    identity = [TEMPLATE_VERSION, asdict(settings), [(one.trajectory.id, one.is_success) for one in rollouts]]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def _write_state(folder: Path, key: str, state: TrainingState) -> None:

@@ -68,17 +68,17 @@ class Composer:
 
     def compose_questions(self, families: Iterable[Family], max_per_answer: int) -> list[MultihopQuestion]:
         """The questions of all families; answers are counted over all of them."""
-        told: Counter[str] = Counter()
+        num_by_answer: Counter[str] = Counter()
         found: dict[str, MultihopQuestion] = {}
         for family in families:
             rng = random.Random(repr(family))
             num_left = family.count
             for question in self._draw_questions(family, rng):
                 answer = normalise_answer(question.answers[0])
-                if question.text in found or told[answer] >= max_per_answer:
+                if question.text in found or num_by_answer[answer] >= max_per_answer:
                     continue
                 found[question.text] = question
-                told[answer] += 1
+                num_by_answer[answer] += 1
                 num_left -= 1
                 if not num_left:
                     break

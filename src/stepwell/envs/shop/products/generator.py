@@ -93,10 +93,10 @@ def _write_title(
     words: ProductVocabulary, kind: ProductKind, named: dict[str, str], phrases: list[str], rng: random.Random
 ) -> str:
     count = min(len(phrases), rng.randint(*words.title_attributes))
-    told = [strip_article(phrase) for phrase in phrases[:count]]
+    phrases_used = [strip_article(phrase) for phrase in phrases[:count]]
     if not words.has_texts:
-        return " ".join([*told, kind.name])
-    first, rest = told[:1], told[1:]
+        return " ".join([*phrases_used, kind.name])
+    first, rest = phrases_used[:1], phrases_used[1:]
     head = [named["brand"], named["model"], *first, kind.name, rng.choice(kind.lines)]
     return ", ".join(_capitalise(part) for part in [" ".join(head), *rest])
 
@@ -105,17 +105,17 @@ def _write_features(
     words: ProductVocabulary, kind: ProductKind, named: dict[str, str], phrases: list[str], rng: random.Random
 ) -> tuple[str, ...]:
     """A sentence on each attribute, and one or two on nothing in particular."""
-    told = []
+    features = []
     for phrase in phrases:
         sentences = words.has_sentences if phrase in kind.has_phrases else words.is_sentences
         sentence = rng.choice(sentences)
-        told.append(
+        features.append(
             sentence.format(attribute=phrase, Attribute=_first_capital(strip_article(phrase)), **named)
         )
     if words.has_texts:
-        told += [line.format(**named) for line in rng.sample(words.neutral, rng.randint(1, 2))]
-        rng.shuffle(told)
-    return tuple(told)
+        features += [line.format(**named) for line in rng.sample(words.neutral, rng.randint(1, 2))]
+        rng.shuffle(features)
+    return tuple(features)
 
 
 def _draw_option(options: OptionSet, price: int, rng: random.Random) -> Option:
