@@ -36,6 +36,6 @@ def describe_imbalance(
     names = ", ".join(f"rewards.{part}" for part in counted)
     fit = paid / (10 * max_turns * len(counted))
     return (
-        f"form can outweigh the task: a success pays {paid:.3g}, {max_turns - 1} further turns in the asked "
-        f"form pay {left:.3g} ({names}), so solving early costs reward; set each to about {fit:.2g}"
+        f"form can outweigh the task: a success pays {paid:.3g}, {max_turns - 1} further turns in the "
+        f"required form pay {left:.3g} ({names}), so solving early costs reward; set each to about {fit:.2g}"
     )
