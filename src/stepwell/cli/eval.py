@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import RUN_FILE, add_command, add_settings, console, read_settings
+from stepwell.cli.eval_table import TABLES, print_table
 
 if TYPE_CHECKING:
     from stepwell.config.chat_api import ChatApiConfig
@@ -22,6 +23,8 @@ _EXAMPLES = (
     ("stepwell eval smollm2-135m sokoban", "an untrained model, on a preset's tasks"),
     ("stepwell eval --endpoint https://HOST/v1 --model NAME sokoban", "an outside model on the same tasks"),
     ("stepwell eval --compare runs/eval-A runs/eval-B", "several evaluations in one table"),
+    ("stepwell eval --table vagen runs/study-vagen-worlds", "a study in five worlds, as VAGEN's table 2"),
+    ("stepwell eval --table vagen --endpoint https://HOST/v1 --model NAME", "an outside model in all five"),
 )
 _ONLY_ENDPOINT = {
     "model": "--model",
@@ -73,6 +76,9 @@ def add(commands: Any) -> None:
     outside.add_argument("--prompt-price", type=float, metavar="P", help="of a million prompt tokens")
     outside.add_argument("--completion-price", type=float, metavar="P", help="of a million answer tokens")
     outside.add_argument("--resume", metavar="FOLDER", help="continue an evaluation that was interrupted")
+    parser.add_argument(
+        "--table", choices=TABLES, help="models in the worlds of a paper, as its table has them"
+    )
     parser.add_argument("--compare", nargs="+", metavar="FOLDER", help="print evaluations side by side")
 
 
@@ -80,6 +86,9 @@ def run(args: argparse.Namespace) -> int:
     words = [*([] if args.agent is None else [args.agent]), *args.settings]
     if args.compare:
         return _print_comparison([*args.compare, *words], as_json=args.json)
+    if args.table:
+        endpoint = _read_endpoint(args) if args.endpoint else None
+        return print_table(args, words, _list_flags(args), endpoint)
     report = _evaluate_outside(args, words) if args.endpoint or args.resume else _evaluate_own(args, words)
     print(report.to_json() if args.json else report.table())
     if args.folder is not None and not args.json:

@@ -138,7 +138,8 @@ def finish_folder(
     """Write figures, summary and page of an evaluation, finished or interrupted."""
     result = report.result
     values = result.values()
-    write_evaluation(folder, replace(evaluation, values=values, num_done=result.num_tasks, more=report.more))
+    more = report.more | measure_ends(result.trajectories)
+    write_evaluation(folder, replace(evaluation, values=values, num_done=result.num_tasks, more=more))
     env_steps = sum(int(t.info.get("num_actions", len(t.steps))) for t in result.trajectories)  # type: ignore[arg-type, misc]
     _write_metrics(folder, components.config, LogEntry("eval", 0, wall_s, env_steps, values))
     write_summary(
@@ -153,6 +154,17 @@ def finish_folder(
     except StepwellError as error:  # without replays the page is still useful
         report.notes.append(f"no replays: {error}")
     write_report(folder)
+
+
+def measure_ends(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Means of what the environment measures at the end of episodes: `measures/NAME`."""
+    found: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        measured = trajectory.steps[-1].info.get("measures") if trajectory.steps else None
+        for name, value in (measured if isinstance(measured, dict) else {}).items():
+            if isinstance(value, int | float):
+                found.setdefault(f"measures/{name}", []).append(float(value))
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _make_summary(
