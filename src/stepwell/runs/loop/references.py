@@ -68,6 +68,14 @@ def load_reference(policy: CausalLMPolicy | VLAPolicy, folder: Path, first_updat
         ) from error
 
 
+def renew_reference(components: Components, folder: Path, update: int) -> None:
+    """Make the policy the reference if this update is the first of a later phase."""
+    is_first = update > 1 and find_reference(components, update) == update
+    if is_first and components.recipe.needs_reference:
+        freeze_reference(components)
+        save_reference(components.policy, folder, update)
+
+
 def remove_references(folder: Path, before: int) -> None:
     """Remove references of phases that no checkpoint needs: those that began before this update."""
     for path in folder.glob("reference-*.safetensors"):

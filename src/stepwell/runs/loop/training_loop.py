@@ -56,6 +56,7 @@ from stepwell.runs.loop.references import (
     find_reference,
     freeze_reference,
     load_reference,
+    renew_reference,
     save_reference,
 )
 from stepwell.runs.loop.replay import build_replay
@@ -253,7 +254,7 @@ class TrainingLoop:
 
     def _update(self) -> bool:
         """One update; False if a stop was requested while waiting for its episodes."""
-        self._renew_reference()
+        renew_reference(self.components, self.folder, self.state.update + 1)
         batch = self._source.batch(self.state.update + 1)
         while self._feed_notes:
             self.monitor.note(self._feed_notes.pop(0))
@@ -281,17 +282,6 @@ class TrainingLoop:
         self._record("update", figures | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
         return True
-
-    def _renew_reference(self) -> None:
-        """At the start of a phase, the policy becomes the reference."""
-        update = self.state.update + 1
-        if (
-            update > 1
-            and find_reference(self.components, update) == update
-            and self.components.recipe.needs_reference
-        ):
-            freeze_reference(self.components)
-            save_reference(self.components.policy, self.folder, update)
 
     def _watch_agent(self, place: str, trajectories: Sequence[Trajectory], *, is_update: bool) -> None:
         """Report failures of a user's own agent, and stop if there are too many."""
