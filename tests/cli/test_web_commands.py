@@ -60,7 +60,7 @@ def read_shop(body: dict[str, Any]) -> dict[str, str]:
     return {"content": f"<answer>{action}</answer>"}
 
 
-@pytest.mark.parametrize("preset", ["web", "web-tiny"])
+@pytest.mark.parametrize("preset", ["web", "web-tiny", "webrl"])
 def test_presets_hold_out_parameters_and_scripts_solve_their_tasks(preset: str) -> None:
     options = load_config(preset, []).env.options
     with make_env("web", options) as env:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stepwell.core.errors import InputError
 from stepwell.monitors.axes import CHAR_WIDTH, Scale, format_ticks, nice_range, nice_ticks
+from stepwell.monitors.calibration import draw_calibration
 from stepwell.monitors.charts import (
     Bar,
     ReferenceLine,
@@ -268,3 +269,14 @@ def test_a_value_between_gaps_is_a_dot() -> None:
 def test_an_interval_beyond_the_asked_end_stays_inside_the_chart() -> None:
     root = drawn(draw_bar_chart([Bar("expert", 0.97, 0.87, 1.09)], high=1.0, width=360))
     assert max(right for _, right, _ in places_of(root)) <= 360
+
+
+def test_a_calibration_plot_has_a_point_per_filled_bin_and_the_diagonal() -> None:
+    bins = [
+        {"predicted": 0.1, "observed": 0.0, "count": 10},
+        {"predicted": 0.5, "observed": 0.0, "count": 0},
+        {"predicted": 0.9, "observed": 0.8, "count": 20},
+    ]
+    drawn = draw_calibration("a judge", bins)
+    assert drawn.count("<circle") == draw_calibration("a judge", [bins[0], bins[2]]).count("<circle") == 2
+    assert "Calibration of a judge" in drawn and "predicted probability" in drawn

@@ -135,9 +135,9 @@ def test_outcomes_are_written_once_and_a_person_has_the_last_word(lake: Lake, tm
 def test_the_commands_tell_accuracy_beside_trivial_judges_and_judge_a_pool(
     lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        main(["orm", "eval", str(lake.folder), str(lake.held_out), "--json", str(tmp_path / "e.json")]) == 0
-    )
+    files = ["--json", str(tmp_path / "e.json"), "--plot", str(tmp_path / "e.svg")]
+    assert main(["orm", "eval", str(lake.folder), str(lake.held_out), *files]) == 0
+    assert (tmp_path / "e.svg").read_text().startswith("<svg")
     said = capsys.readouterr().out
     assert (
         said.startswith("\tepisodes\tsuccess\taccuracy")

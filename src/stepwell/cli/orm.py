@@ -71,6 +71,7 @@ def _add_train(actions: Any) -> None:
 def _add_eval(actions: Any) -> None:
     examples = (
         ("stepwell orm eval orm runs/OTHER", "accuracy and calibration against the checkers"),
+        ("stepwell orm eval orm runs/OTHER --plot calibration.svg", "predicted beside observed, drawn"),
         ("stepwell orm eval http://127.0.0.1:8000/v1 pool.db --endpoint-model NAME", "a judge behind an API"),
     )
     parser = add_command(
@@ -85,6 +86,9 @@ def _add_eval(actions: Any) -> None:
     _add_judge(parser)
     _add_sources(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw predicted beside observed success as SVG"
+    )
 
 
 def _add_score(actions: Any) -> None:
@@ -174,6 +178,10 @@ def run_eval(args: argparse.Namespace) -> int:
         print(f"{report.num_unjudged} episodes got no answer and are not counted")
     if args.json is not None:
         args.json.write_text(json.dumps(asdict(report), indent=2) + "\n")
+    if args.plot is not None:
+        from stepwell.monitors.calibration import draw_calibration
+
+        args.plot.write_text(draw_calibration(report.judge, report.reliability), encoding="utf-8")
     return 0
 
 
