@@ -5,13 +5,15 @@ python benchmarks/demo_baselines.py --preset frozenlake --cpu-s 200 --seeds 0
 
 arm                       from                     learns from
 reinforcement             the warm start           its own episodes, by the preset's recipe
-filtered BC               the same warm start      its own episodes, only those that succeed
+filtered BC               a warm start alike       its own episodes, only those that succeed
 SFT, the same time        random weights           the demonstrations of the warm start
 SFT, clean, the same time random weights           as many demonstrations of an expert without mistakes
 
-Every arm of a seed has the same first weights, tasks and held-out tasks, and may use `--cpu-s` seconds of
+Every arm of a seed has the same first weights, tasks and held-out tasks (the warm starts of the first two end
+by the same rule; only that of a recipe with a critic teaches one), and may use `--cpu-s` seconds of
 processor in all, on one thread: time on the clock says little on a machine that does other work, too.
-Demonstrations count, evaluations do not. Success is that on held-out tasks, decoded as in training.
+Demonstrations and the looks at `warm_start.stop_at` count, evaluations do not.
+Success is that on held-out tasks, decoded as in training.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class Arm:
         self.held_out = self.components.held_out_tasks()
         self.curve: list[dict[str, float]] = []
         self.explained: list[float] = []
+        self._before: float | None = None
         self._version = 0
 
     def run(self, num_evals: int) -> dict[str, Any]:
@@ -72,12 +75,13 @@ class Arm:
                 due_s.pop(0)
             if has_started or is_due:
                 self._measure()
+            if has_started:
+                self._before = self.curve[-1]["success"]
         self._measure()
         self.components.close()
-        before = self.curve[0]["success"] if self.config.train.num_updates else None
         explained = float(np.mean(self.explained[-10:])) if self.explained else None
         return {
-            "before": before,
+            "before": self._before,
             "after": self.curve[-1]["success"],
             "explained": explained,
             "curve": self.curve,
