@@ -6,7 +6,9 @@ A file is changed if it differs from the point where this branch left BASE (on B
 commit), or if git does not know it yet. A test file's distance to a change is the number of imports
 between them: 0 is the changed test itself, 1 a test that imports a changed module or names a changed file,
 2 one that imports a module which imports it, and so on. At equal distance the tests of the changed folder
-come first. Nothing is printed if nothing was changed.
+come first. Nothing is printed if nothing was changed. At most `MAX_FILES` are printed, the nearest: each of
+pytest's processes imports every file that it is handed, and all of them would take longer than the tests of
+the nearest. How many are left out is told on standard error.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ IMPORT = re.compile(
     re.M,
 )
 
+MAX_FILES = 60
 TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)*", re.M)
 
 
@@ -118,5 +121,10 @@ def _name_folder(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    for test in order_tests(list_changes(sys.argv[1] if len(sys.argv) > 1 else "main")):
+    tests = order_tests(list_changes(sys.argv[1] if len(sys.argv) > 1 else "main"))
+    for test in tests[:MAX_FILES]:
         print(test.relative_to(ROOT))
+    if len(tests) > MAX_FILES:
+        print(
+            f"{len(tests) - MAX_FILES} further test files are reached: `make test` runs them", file=sys.stderr
+        )
