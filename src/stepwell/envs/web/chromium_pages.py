@@ -14,6 +14,7 @@ AWAITED = frozenset({"document", "xhr", "fetch", "script"})
 ERROR_PAGE = "chrome-error:"
 RETURNS = 12  # attempts to leave an error page, 3 seconds in all
 DEPARTURE_S = 5.0  # longest wait for the request of a page that said it leaves
+ERROR_PAGE_S = 2.0  # longest wait for the page that tells a failure: it comes a moment after the failure
 ANIMATION_S = 1.5  # a page that moves for longer is read as it is
 # Resolves after the page's own tasks and a frame, once nothing moves any more (no scrolling, no CSS animation
 # that ends, none of jQuery): how often the page has begun to leave and has opened a tab since the last call.
@@ -164,6 +165,8 @@ class ChromiumTab:
 
     async def recover_page(self, allowed: AllowedHosts) -> str:
         """After a failed navigation return to the page before; why it failed, or ""."""
+        if self._failure is not None and "ERR_" in self._failure[1] and "ERR_ABORTED" not in self._failure[1]:
+            await self._wait_for_error_page()
         failure, self._failure = self._failure, None
         is_error = self.page.url.startswith(ERROR_PAGE)
         if failure is None and not is_error:
@@ -179,6 +182,15 @@ class ChromiumTab:
             return "the site redirects without end"
         code = next((part for part in words.split() if "ERR_" in part), words)
         return f"the address {url[:200]} cannot be opened: {code.removeprefix('net::')}"
+
+    async def _wait_for_error_page(self) -> None:
+        until = time.monotonic() + ERROR_PAGE_S
+        while not self.page.url.startswith(ERROR_PAGE) and (wait_s := until - time.monotonic()) > 0:
+            if self.page.is_closed():
+                return
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), wait_s)
 
     async def _leave_error_page(self) -> None:
         if not await self.move_in_history(-1):
