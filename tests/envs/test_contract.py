@@ -178,7 +178,9 @@ def test_an_import_path_opens_a_class() -> None:
 
 
 def test_a_misspelt_option_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match=r"env\.options\.hole_rat is no option .* did you mean 'hole_rate'"):
+    with pytest.raises(
+        ConfigError, match=r"env\.options\.hole_rat is not an option .* did you mean 'hole_rate'"
+    ):
         make_env("frozenlake", {"hole_rat": 0.1})
 
 

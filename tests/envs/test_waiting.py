@@ -145,7 +145,7 @@ def test_closing_ends_the_threads_and_is_allowed_twice() -> None:
 
 def test_a_batch_that_cannot_be_made_says_why_and_leaves_no_thread() -> None:
     before = set(list_threads())
-    with pytest.raises(ConfigError, match="is no option"):
+    with pytest.raises(ConfigError, match="is not an option"):
         EnvBatch(IN_THREADS, {"colour": "red"}, 3)
     for thread in set(list_threads()) - before:
         thread.join(60)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.rewards.judge_server import by_rule, failing, judging
 from tests.rollout.chat_server import ChatServer
 
 from stepwell.config.judge import EndpointConfig, JudgeConfig
 from stepwell.core import StateForm
 from stepwell.core.errors import ConfigError, InfraError
+from stepwell.envs import make_env
 from stepwell.envs.frozenlake.vocabulary import VOCABULARY
+from stepwell.rewards.chat_judge import MAX_IN_A_ROW, read_yes_no
 from stepwell.rewards.judge.endpoint import EndpointJudge, JudgeQuestion
+from stepwell.rewards.judge.facts import read_facts, write_sentences
 from stepwell.rewards.judge.prompts import write_question
 from stepwell.rewards.judge.rule import RuleJudge
-from stepwell.rewards.yes_no import MAX_IN_A_ROW, read_answer
 
 RULE = RuleJudge(VOCABULARY)
 WORDS = StateForm.NATURAL_LANGUAGE
@@ -45,7 +51,8 @@ def server(running: ChatServer) -> ChatServer:
 
 def judge(server: ChatServer, **changes: Any) -> EndpointJudge:
     settings: dict[str, Any] = {"url": server.url, "model": "judge-1", "backoff_s": 0.01, **changes}
-    return EndpointJudge("frozenlake", EndpointConfig(**settings), rule=RULE)
+    answer = settings.pop("answer", "yes_no")
+    return EndpointJudge("frozenlake", EndpointConfig(**settings), rule=RULE, answer=answer)
 
 
 def asked(*texts: str) -> list[JudgeQuestion]:
@@ -189,9 +196,9 @@ def test_an_endpoint_without_address_is_refused() -> None:
 
 
 def test_the_last_answer_counts_and_text_alone_is_none() -> None:
-    assert read_answer("<answer>YES</answer> no, <answer> no. </answer>") is False
-    assert read_answer("Yes.") is True
-    assert read_answer("The agent wrote YES") is None
+    assert read_yes_no("<answer>YES</answer> no, <answer> no. </answer>") is False
+    assert read_yes_no("Yes.") is True
+    assert read_yes_no("The agent wrote YES") is None
 
 
 def test_the_agents_text_cannot_leave_its_fence() -> None:
@@ -199,3 +206,84 @@ def test_the_agents_text_cannot_leave_its_fence() -> None:
     asks = write_question("frozenlake", VOCABULARY.criteria, "grounding", hostile, TRUTH)[-1]["content"]
     assert asks.count("\n-----\n") == 1 and asks.endswith("\n-----")
     assert "The goal is directly above the player.\nHole 1" in asks
+
+
+def extract(body: dict[str, Any]) -> dict[str, Any]:
+    """A model that reads sentences of the form "The A is B." and sees no true state."""
+    _, text, _ = body["messages"][-1]["content"].split("-----")
+    facts: dict[str, list[str]] = {}
+    for name, place in re.findall(r"(?:The )?([A-Za-z0-9 ]+?) is ([^.]+)\.", text):
+        facts.setdefault(name.strip(), []).append(place)
+    return {"content": f"Here it is:\n```json\n{json.dumps(facts)}\n```"}
+
+
+def test_facts_are_read_by_the_model_and_compared_by_rules(server: ChatServer) -> None:
+    server.say = extract
+    mine = judge(server, answer="dictionary")
+    answers = mine.judge(asked(TRUE, FALSE, "The goal is directly above the player.", "I like ice."))
+    assert [answer.is_yes for answer in answers] == [True, False, False, False]
+    right, wrong, half, vague = (answer.verdict for answer in answers)
+    assert right is not None and wrong is not None and half is not None and vague is not None
+    assert right.f1 == 1 > half.f1 > 0.6 > wrong.score > vague.score == 0
+    assert json.loads(answers[0].facts) == {
+        "goal": ["directly above the player"],
+        "Hole 1": ["directly right of the player"],
+    }
+    assert TRUTH[StateForm.STRUCTURED] not in str(server.bodies) and mine.counts.agreement == 1
+
+
+def test_one_text_about_two_states_is_read_once_and_judged_twice(server: ChatServer, tmp_path: Path) -> None:
+    server.say = extract
+    mine = judge(server, answer="dictionary", cache=str(tmp_path / "facts"))
+    moved = TRUTH | {StateForm.STRUCTURED: '{"player": [0, 1], "goal": [2, 1], "holes": [], "size": [4, 4]}'}
+    both = [JudgeQuestion("grounding", WORDS, TRUE, truth) for truth in (TRUTH, moved)]
+    assert [answer.is_yes for answer in mine.judge(both)] == [True, False]
+    assert mine.counts.num_calls == 1
+    again = judge(server, answer="dictionary", cache=str(tmp_path / "facts")).judge(both)
+    assert [(answer.is_yes, answer.source) for answer in again] == [(True, "cache"), (False, "cache")]
+    structured = JudgeQuestion("grounding", StateForm.STRUCTURED, TRUTH[StateForm.STRUCTURED], TRUTH)
+    assert mine.judge([structured])[0].source == "rule" and mine.counts.num_calls == 1
+
+
+@pytest.mark.parametrize("text", ["YES", "[1, 2]", "{goal: above}", "{" * 5000])
+def test_what_is_no_dictionary_is_no_answer(server: ChatServer, text: str) -> None:
+    server.say = lambda body: {"content": text}
+    with pytest.raises(InfraError, match="no JSON dictionary"):
+        judge(server, answer="dictionary", max_retries=1).judge(asked(TRUE))
+    mine = judge(server, answer="dictionary", max_retries=0, on_failure="rule")
+    answers = mine.judge(asked(TRUE, FALSE))
+    assert [(answer.source, answer.is_yes) for answer in answers] == [("rule", True), ("rule", False)]
+    assert mine.counts.num_fallbacks == 2 and len(mine.cache) == 0
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=20),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+            ),
+            max_leaves=8,
+        ),
+        max_size=4,
+    )
+)
+def test_any_dictionary_becomes_sentences_that_rules_judge(facts: dict[str, Any]) -> None:
+    kept = read_facts(f"So: {json.dumps(facts)}")
+    assert kept is not None and json.loads(kept) == facts
+    assert 0 <= RULE.judge(WORDS, write_sentences(kept), TRUTH).score <= 1
+
+
+@pytest.mark.parametrize("name", ["frozenlake", "sokoban"])
+def test_true_sentences_of_an_environment_survive_the_dictionary(name: str) -> None:
+    with make_env(name) as env:
+        for seed in range(5):
+            env.reset(options={"task": env.make_task(env.options, seed)})
+            truth = {StateForm(form): text for form, text in env.state().items()}
+            said = extract({"messages": [{"content": f"-----\n{truth[WORDS]}\n-----"}]})["content"]
+            rule = RuleJudge(env.description.vocabulary)
+            facts = read_facts(said)
+            assert facts is not None
+            for text in (truth[WORDS], write_sentences(facts)):
+                assert rule.judge(WORDS, text, truth).f1 == 1

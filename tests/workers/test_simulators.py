@@ -119,7 +119,7 @@ async def test_mistakes_of_the_caller_are_said_before_anything_is_sent() -> None
 async def test_what_cannot_be_built_is_said_and_not_tried_again() -> None:
     async with simulator(options={"colour": "red"}) as sim:
         for _ in range(2):
-            with pytest.raises(ConfigError, match=r"env.options.colour is no option"):
+            with pytest.raises(ConfigError, match=r"env.options.colour is not an option"):
                 await sim.start()
         assert sim.read_health().num_restarts == 0
 

@@ -36,10 +36,17 @@ class JudgeConfig(Settings):
 
     kind: Literal["match", "rule", "endpoint"] = Field(
         "match",
-        description="matching of the environment's own words, the rule judge, or a model that says yes or no",
+        description="matching of the environment's own words, the rule judge, or a model behind an endpoint",
     )
-    threshold: float = Field(0.7, ge=0, le=1, description="score from which the rule judge says yes")
-    graded: bool = Field(True, description="reward the rule judge's score; else 1 for yes and 0 for no")
+    answer: Literal["yes_no", "dictionary"] = Field(
+        "yes_no",
+        description="what the endpoint is asked for: a verdict, or the facts of the text as a dictionary, "
+        "which is then compared with the truth by F1",
+    )
+    threshold: float = Field(0.7, ge=0, le=1, description="score from which a text counts as right")
+    graded: bool = Field(
+        True, description="reward the score of rules or of a dictionary; else 1 for yes and 0 for no"
+    )
     repetition_penalty: float = Field(
         0.0, ge=0, description="taken off a reply that repeats a frequent sentence and is wrong; paper: 0.1"
     )

@@ -3,10 +3,10 @@
     trajectories ─► text of each step, and the state it describes ─► judge ─► parts ─► rewards
 
 A step got its other parts when it was played. Here `grounding` and `world_modeling` become the
-endpoint's answer (1 or 0 times their weight), and `repetition` is added. Every text is judged against
-the state it describes: a description against the step's own state, a prediction against the next
-step's, the last prediction against the state stored with the trajectory. If the endpoint fails and
-there is no fallback, the error leaves the batch unchanged: rewards are assigned after all answers.
+endpoint's answer times their weight: 1 or 0, or the score of compared facts. `repetition` is added. Every
+text is judged against the state it describes: a description against the step's own state, a prediction
+against the next step's, the last prediction against the state stored with the trajectory. If the endpoint
+fails and there is no fallback, the error leaves the batch unchanged: rewards are assigned after all answers.
 
 Trajectories that ended in `infra_error` are not changed: nothing is learned from them.
 """
@@ -73,7 +73,11 @@ class BatchJudge:
         self.endpoint = endpoint
         if endpoint is None and judge.kind == "endpoint":
             self.endpoint = EndpointJudge(
-                agent.description.name, judge.endpoint, rule=self.rule, threshold=judge.threshold
+                agent.description.name,
+                judge.endpoint,
+                rule=self.rule,
+                threshold=judge.threshold,
+                answer=judge.answer,
             )
 
     def reward(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -125,7 +129,9 @@ class BatchJudge:
     def _score_texts(self, said: Sequence[_JudgedText]) -> list[float]:
         questions = [one.question for one in said]
         if self.endpoint is not None:
-            return [float(answer.is_yes) for answer in self.endpoint.judge(questions)]
+            answers = self.endpoint.judge(questions)
+            is_graded = self.weights.judge.graded
+            return [answer.score if is_graded else float(answer.is_yes) for answer in answers]
         return [self.rule.judge(one.form, one.said, one.truth).score for one in questions]
 
     def _assign_reward(self, step: Step, parts: dict[str, float]) -> None:

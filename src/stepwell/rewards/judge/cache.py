@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
+
+Answer = TypeVar("Answer", bool, str)
 
 
 def make_question_key(model: str, messages: list[dict[str, str]]) -> str:
@@ -17,12 +19,12 @@ def make_question_key(model: str, messages: list[dict[str, str]]) -> str:
     return hashlib.sha256(json.dumps([model, messages], sort_keys=True).encode()).hexdigest()
 
 
-class AnswerCache:
-    """YES and NO by key."""
+class AnswerCache(Generic[Answer]):
+    """Answers by key: YES or NO, or a text. The kind of answer follows from the question."""
 
     def __init__(self, path: str | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self._answers: dict[str, bool] = {}
+        self._answers: dict[str, Answer] = {}
         if self.path is not None and self.path.exists():
             for line in self.path.read_text(errors="replace").split("\n"):
                 self._parse_line(line)
@@ -32,22 +34,26 @@ class AnswerCache:
             entry: Any = json.loads(line)
         except ValueError:
             return  # a line that was cut short when its run was killed
-        if isinstance(entry, dict) and isinstance(entry.get("yes"), bool):
-            self._answers[str(entry.get("key"))] = entry["yes"]
+        if not isinstance(entry, dict):
+            return
+        answer = entry.get("yes", entry.get("text"))
+        if isinstance(answer, bool | str):
+            self._answers[str(entry.get("key"))] = cast("Answer", answer)
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, key: str) -> bool | None:
+    def get(self, key: str) -> Answer | None:
         """The answer, if the question was asked before."""
         return self._answers.get(key)
 
-    def put(self, key: str, is_yes: bool) -> None:
+    def put(self, key: str, answer: Answer) -> None:
         """Store an answer."""
         if key in self._answers:
             return
-        self._answers[key] = is_yes
+        self._answers[key] = answer
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a") as file:
-                file.write(json.dumps({"key": key, "yes": is_yes}) + "\n")
+                name = "yes" if isinstance(answer, bool) else "text"
+                file.write(json.dumps({"key": key, name: answer}) + "\n")

@@ -1,12 +1,16 @@
-"""The endpoint judge: a model behind any OpenAI-compatible chat API says YES or NO.
+"""The endpoint judge: a model behind any OpenAI-compatible chat API.
 
-    questions ─► distinct ones ─► cache ─► the model (`rewards/yes_no.py`) ─► answers
+    yes_no      text and true state ─► model ─► YES or NO
+    dictionary  text ─► model ─► dictionary of facts ─► rules compare it with the true state ─► F1
+
+    questions ─► distinct ones ─► cache ─► the model (`rewards/chat_judge.py`) ─► answers
                                               │ no answer
                                               └─► stop with an error, or the rule judge
 
 Equal questions are asked once. A failure never silently becomes a reward: `on_failure` either stops the
 batch with an `InfraError` or uses the rule judge and counts it (`num_fallbacks`). Each answer is compared
-with the rule judge's; calls, tokens and agreement are in `counts`, for the log and the cost.
+with the rule judge's own reading; calls, tokens and agreement are in `counts`, for the log and the cost.
+A dictionary is only asked for where the text is natural language: rules read the other forms themselves.
 """
 
 from __future__ import annotations
@@ -14,17 +18,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from stepwell.config.judge import EndpointConfig
 from stepwell.core.env_description import StateForm
 from stepwell.core.errors import InfraError
 from stepwell.rewards.chat_client import NoAnswerError, run_to_end
+from stepwell.rewards.chat_judge import ChatJudge, make_yes_no_judge
 from stepwell.rewards.judge.cache import make_question_key
+from stepwell.rewards.judge.facts import read_facts, write_fact_question, write_sentences
 from stepwell.rewards.judge.prompts import Part, write_question
 from stepwell.rewards.judge.rule import RuleJudge
-from stepwell.rewards.yes_no import YesNoModel
+from stepwell.rewards.judge.verdict import Verdict
 
+Source = Literal["endpoint", "cache", "rule", "empty"]
 _log = logging.getLogger(__name__)
 
 
@@ -40,20 +47,38 @@ class JudgeQuestion:
 
 @dataclass(frozen=True, slots=True)
 class JudgeAnswer:
-    """A judgement and its source."""
+    """A judgement and its source; `facts` and `verdict` only where facts were compared."""
 
     is_yes: bool
-    source: Literal["endpoint", "cache", "rule", "empty"]
+    source: Source
+    verdict: Verdict | None = None
+    facts: str = ""
+
+    @property
+    def score(self) -> float:
+        """What a graded reward pays."""
+        return float(self.is_yes) if self.verdict is None else self.verdict.score
 
 
 class EndpointJudge:
-    """Asks a model. `threshold` is for the rule judge that it is compared with."""
+    """Asks a model. `threshold` is the score from which compared facts, or the rule judge, mean yes."""
 
     def __init__(
-        self, env_name: str, config: EndpointConfig, *, rule: RuleJudge, threshold: float = 0.7
+        self,
+        env_name: str,
+        config: EndpointConfig,
+        *,
+        rule: RuleJudge,
+        threshold: float = 0.7,
+        answer: Literal["yes_no", "dictionary"] = "yes_no",
     ) -> None:
-        self.model = YesNoModel(config, "rewards.judge.endpoint")
-        self.env_name, self.config, self.threshold = env_name, config, threshold
+        settings = "rewards.judge.endpoint"
+        self.model: ChatJudge[Any] = (
+            make_yes_no_judge(config, settings)
+            if answer == "yes_no"
+            else ChatJudge(config, settings, read_facts, "no JSON dictionary")
+        )
+        self.env_name, self.config, self.threshold, self.answer = env_name, config, threshold, answer
         self.rule = rule
         self.cache, self.counts = self.model.cache, self.model.counts
 
@@ -63,28 +88,52 @@ class EndpointJudge:
 
     async def judge_async(self, questions: Sequence[JudgeQuestion]) -> list[JudgeAnswer]:
         """The answers, in order."""
-        messages = [
-            write_question(self.env_name, self.rule.vocabulary.criteria, one.part, one.said, one.truth)
-            for one in questions
-        ]
-        keys = [make_question_key(self.config.model, each) for each in messages]
-        answers = {key: self._find_known(one, key) for one, key in zip(questions, keys, strict=True)}
-        unknown = {key: each for key, each in zip(keys, messages, strict=True) if answers[key] is None}
-        by_key = dict(zip(keys, questions, strict=True))
-        for key, is_yes in (await self.model.ask_all(unknown, self._refuse_failure)).items():
-            answers[key] = self._compare_with_rule(by_key[key], is_yes)
+        messages = {place: self._write_messages(one) for place, one in enumerate(questions)}
+        keys = {
+            place: make_question_key(self.config.model, each)
+            for place, each in messages.items()
+            if each is not None
+        }
+        known = {key: self.cache.get(key) for key in keys.values()}
+        unknown = {
+            keys[place]: each
+            for place, each in messages.items()
+            if each is not None and known[keys[place]] is None
+        }
+        fresh = await self.model.ask_all(unknown, self._refuse_failure)
         self.counts.num_questions += len(questions)
+        self.counts.num_cached += sum(known[key] is not None for key in keys.values())
+        judged: dict[tuple[str, tuple[str, ...]], JudgeAnswer] = {}
+        answers = []
+        for place, one in enumerate(questions):
+            if place not in keys:
+                answers.append(self._answer_without_model(one))
+                continue
+            key = keys[place]
+            mark = key, tuple(one.truth.values())
+            if mark not in judged:
+                source: Source = "endpoint" if key in fresh else "cache"
+                judged[mark] = self._make_answer(one, fresh[key] if key in fresh else known[key], source)
+            answers.append(judged[mark])
         _log.info("judged %d texts, agreement with rules %.3f", len(questions), self.counts.agreement)
-        return [answer for answer in (answers[key] for key in keys) if answer is not None]
+        return answers
 
-    def _find_known(self, asked: JudgeQuestion, key: str) -> JudgeAnswer | None:
+    def _write_messages(self, asked: JudgeQuestion) -> list[dict[str, str]] | None:
+        """The question for the model; None where it is not asked."""
+        if not asked.said.strip():
+            return None
+        vocabulary = self.rule.vocabulary
+        if self.answer == "yes_no":
+            return write_question(self.env_name, vocabulary.criteria, asked.part, asked.said, asked.truth)
+        if asked.form is not StateForm.NATURAL_LANGUAGE:
+            return None
+        return write_fact_question(self.env_name, vocabulary, asked.said)
+
+    def _answer_without_model(self, asked: JudgeQuestion) -> JudgeAnswer:
         if not asked.said.strip():
             return JudgeAnswer(False, "empty")
-        known = self.cache.get(key)
-        if known is None:
-            return None
-        self.counts.num_cached += 1
-        return JudgeAnswer(known, "cache")
+        verdict = self.rule.judge(asked.form, asked.said, asked.truth)
+        return JudgeAnswer(verdict.is_yes(self.threshold), "rule", verdict)
 
     def _refuse_failure(self, failure: NoAnswerError) -> None:
         if self.config.on_failure == "stop":
@@ -94,11 +143,22 @@ class EndpointJudge:
                 'rewards.judge.endpoint.on_failure = "rule"'
             ) from failure
 
-    def _compare_with_rule(self, asked: JudgeQuestion, is_yes: bool | None) -> JudgeAnswer:
-        by_rule = self.rule.judge(asked.form, asked.said, asked.truth).is_yes(self.threshold)
-        if is_yes is None:
+    def _make_answer(self, asked: JudgeQuestion, answer: bool | str | None, source: Source) -> JudgeAnswer:
+        by_rule = self.rule.judge(asked.form, asked.said, asked.truth)
+        if answer is None:
             self.counts.num_fallbacks += 1
-            return JudgeAnswer(by_rule, "rule")
-        self.counts.num_compared += 1
-        self.counts.num_agreed += is_yes == by_rule
-        return JudgeAnswer(is_yes, "endpoint")
+            verdict = by_rule if self.answer == "dictionary" else None
+            return JudgeAnswer(by_rule.is_yes(self.threshold), "rule", verdict)
+        found = (
+            JudgeAnswer(answer, source)
+            if isinstance(answer, bool)
+            else self._compare_facts(asked, answer, source)
+        )
+        if source == "endpoint":
+            self.counts.num_compared += 1
+            self.counts.num_agreed += found.is_yes == by_rule.is_yes(self.threshold)
+        return found
+
+    def _compare_facts(self, asked: JudgeQuestion, facts: str, source: Source) -> JudgeAnswer:
+        verdict = self.rule.judge(StateForm.NATURAL_LANGUAGE, write_sentences(facts), asked.truth)
+        return JudgeAnswer(verdict.is_yes(self.threshold), source, verdict, facts)

@@ -1,6 +1,6 @@
 """A model behind any OpenAI-compatible chat API as a judge of outcomes.
 
-    episodes ─► questions ─► distinct ones ─► cache ─► the model (`rewards/yes_no.py`) ─► 1, 0 or None
+    episodes ─► questions ─► distinct ones ─► cache ─► the model (`rewards/chat_judge.py`) ─► 1, 0 or None
 
 The question has the words of the trained outcome model. It stands in a fence that it cannot contain, so
 nothing in it is an instruction. Answers are cached by the hash of model and question. A call without an
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from stepwell.config.judge import EndpointConfig
 from stepwell.core import OutcomeSource, Trajectory
 from stepwell.rewards.chat_client import NoAnswerError, run_to_end
+from stepwell.rewards.chat_judge import make_yes_no_judge
 from stepwell.rewards.judge.cache import make_question_key
 from stepwell.rewards.outcome_model.question import OutcomeQuestion, TextLimits, read_question, write_question
-from stepwell.rewards.yes_no import YesNoModel
 
 ENDPOINT_LIMITS = TextLimits(max_tokens=6000, page_tokens=4000)
 _CHARS_PER_TOKEN = 3
@@ -35,7 +35,7 @@ class EndpointOutcomeJudge:
     source = OutcomeSource.ENDPOINT
 
     def __init__(self, config: EndpointConfig, name: str = "") -> None:
-        self.model = YesNoModel(config, "a judge behind an endpoint")
+        self.model = make_yes_no_judge(config, "a judge behind an endpoint")
         self.config, self.name = config, name or config.model
         self.cache, self.counts = self.model.cache, self.model.counts
         self.last_failure = ""

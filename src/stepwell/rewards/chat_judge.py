@@ -1,12 +1,13 @@
-"""A chat model that answers questions with YES or NO.
+"""A chat model that answers questions, for example with YES or NO.
 
-    messages by key ─► rate limit ─► calls, retried ─► YES or NO ─► cache
+    messages by key ─► rate limit ─► calls, retried ─► `read` ─► answer ─► cache
                                           │ retries spent
                                           └─► `on_failure`: raise, or go on without an answer
 
 The judge of states and the judge of outcomes both ask through it. The questions of a batch run at once, with
-`max_concurrent` calls in flight. An answer is `<answer>YES</answer>` or `<answer>NO</answer>`; any other
-reply counts as no answer. A missing answer is None, never a NO. After `MAX_IN_A_ROW` failures in a row, the
+`max_concurrent` calls in flight. `read` finds the answer in a reply; for `read_yes_no` it is
+`<answer>YES</answer>` or `<answer>NO</answer>`. A reply without an answer counts as a failed call. A missing
+answer is None, never a NO. After `MAX_IN_A_ROW` failures in a row, the
 rest of the batch is not asked. A refusal (a wrong key, model or address) is a mistake in the settings and is
 raised.
 """
@@ -16,11 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Generic
 
 from stepwell.config.judge import EndpointConfig
 from stepwell.core.errors import ConfigError
 from stepwell.rewards.chat_client import ChatClient, ChatRefusedError, ChatReply, NoAnswerError, gather_calls
-from stepwell.rewards.judge.cache import AnswerCache
+from stepwell.rewards.judge.cache import Answer, AnswerCache
 
 MAX_IN_A_ROW = 8
 _ANSWER = re.compile(r"<answer>\s*(yes|no)\s*\.?\s*</answer>", re.IGNORECASE)
@@ -54,22 +56,27 @@ class JudgeCounts:
         }
 
 
-class YesNoModel:
-    """Asks one model. `settings` names the part of the configuration in errors."""
+class ChatJudge(Generic[Answer]):
+    """Asks one model. In errors, `settings` names the part of the configuration, `problem` what a reply is
+    in which `read` finds no answer."""
 
-    def __init__(self, config: EndpointConfig, settings: str) -> None:
+    def __init__(
+        self, config: EndpointConfig, settings: str, read: Callable[[str], Answer | None], problem: str
+    ) -> None:
         if not config.url or not config.model:
             raise ConfigError(f"{settings} needs url and model; set them")
         self.config, self.settings = config, settings
-        self.cache = AnswerCache(config.cache)
+        self.cache: AnswerCache[Answer] = AnswerCache(config.cache)
         self.counts = JudgeCounts()
+        self._read: Callable[[str], Answer | None] = read
+        self._problem = problem
         self._in_a_row = 0
 
     async def ask_all(
         self,
         questions: Mapping[str, list[dict[str, str]]],
         on_failure: Callable[[NoAnswerError], None] = lambda failure: None,
-    ) -> dict[str, bool | None]:
+    ) -> dict[str, Answer | None]:
         """The answer to each question, by its key. `on_failure` may raise, which stops the batch."""
         self._in_a_row = 0
         async with ChatClient(self.config, self.counts) as client:
@@ -84,7 +91,7 @@ class YesNoModel:
         key: str,
         messages: list[dict[str, str]],
         on_failure: Callable[[NoAnswerError], None],
-    ) -> bool | None:
+    ) -> Answer | None:
         body = {
             "model": self.config.model,
             "messages": messages,
@@ -92,7 +99,7 @@ class YesNoModel:
             "max_tokens": self.config.max_tokens,
         }
         try:
-            is_yes = await client.complete(body, self._read_reply, may_ask=self._check_failures)
+            answer = await client.complete(body, self._read_reply, may_ask=self._check_failures)
         except NoAnswerError as failure:
             self.counts.num_failures += 1
             self._in_a_row += 1
@@ -104,22 +111,27 @@ class YesNoModel:
                 f"check {self.settings} (url, model) and the key in ${self.config.key_variable}"
             ) from refusal
         self._in_a_row = 0
-        self.cache.put(key, is_yes)
-        return is_yes
+        self.cache.put(key, answer)
+        return answer
 
     def _check_failures(self) -> None:
         if self._in_a_row >= MAX_IN_A_ROW:
             raise NoAnswerError(f"{MAX_IN_A_ROW} questions in a row failed, so this one was not asked")
 
-    def _read_reply(self, reply: ChatReply) -> bool:
-        is_yes = None if reply.text is None else read_answer(reply.text)
-        if is_yes is None:
+    def _read_reply(self, reply: ChatReply) -> Answer:
+        answer = None if reply.text is None else self._read(reply.text)
+        if answer is None:
             self.counts.num_unreadable += 1
-            raise NoAnswerError(f"neither YES nor NO: {str(reply.text)[:80]!r}")
-        return is_yes
+            raise NoAnswerError(f"{self._problem}: {str(reply.text)[:80]!r}")
+        return answer
 
 
-def read_answer(text: str) -> bool | None:
+def make_yes_no_judge(config: EndpointConfig, settings: str) -> ChatJudge[bool]:
+    """A model that answers with YES or NO."""
+    return ChatJudge(config, settings, read_yes_no, "neither YES nor NO")
+
+
+def read_yes_no(text: str) -> bool | None:
     """The last answer in a reply; None if there is none."""
     found = _ANSWER.findall(text)
     if found:
