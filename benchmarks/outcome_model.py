@@ -68,9 +68,12 @@ class ScriptedSampler(OracleSampler):
         if self.kind == "sibling" and num_done == 0 and env._plan is None:
             env._plan = plan_task(draw_sibling(env.task, rng))
         try:
-            action = str(env.oracle()[0])
+            actions = env.oracle()
         except (EnvError, StepwellError, StopIteration, RuntimeError):
+            actions = []
+        if not actions:  # the script does not know how to go on from here
             return str(env.random_action(rng))
+        action = str(actions[0])
         if self.kind == "early" and num_done >= 1 and not action.startswith("exit") and rng.random() < 0.5:
             words = env.task.instruction.split()
             return print_action(WebAction("exit", argument=rng.choice(["done", "done", rng.choice(words)])))
