@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -126,6 +126,22 @@ class StudyConfig(NamedSettings):
         """The variant that others are compared with."""
         names = [variant.name for variant in self.variants]
         return self.baseline if self.baseline in names else names[0]
+
+    def replace_variants(
+        self, title: str, seeds: tuple[int, ...], variants: Iterable[VariantConfig]
+    ) -> StudyConfig:
+        """What runs before the study itself: other variants and seeds, without its tables."""
+        changes = {
+            "title": f"{self.title or self.name}: {title}",
+            "seeds": seeds,
+            "tables": (),
+            "sweeps": (),
+            "keep": "none",
+            "environments": tuple(env.model_copy(update={"elsewhere": {}}) for env in self.environments),
+            "variants": tuple(variants),
+            "select": None,
+        }
+        return self.model_copy(update=changes)
 
     def shorten(self) -> StudyConfig:
         """The study that `--quick` runs."""

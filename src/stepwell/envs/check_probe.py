@@ -38,7 +38,7 @@ class Probe:
         return self.kind(self.options)
 
     @cached_property
-    def shared(self) -> Any:
+    def shared_env(self) -> Any:
         """One copy for all checks that need no fresh one."""
         return self.env()
 

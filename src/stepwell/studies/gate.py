@@ -36,17 +36,7 @@ def make_gate(study: StudyConfig) -> StudyConfig:
         )
         for v in study.variants
     ]
-    changes = {
-        "title": f"{study.title or study.name}: what must hold before variants are compared",
-        "seeds": study.seeds[:1],
-        "tables": (),
-        "sweeps": (),
-        "keep": "none",
-        "environments": tuple(env.model_copy(update={"elsewhere": {}}) for env in study.environments),
-        "variants": tuple(variants),
-        "select": None,
-    }
-    return study.model_copy(update=changes)
+    return study.replace_variants("what must hold before variants are compared", study.seeds[:1], variants)
 
 
 def list_failures(results: Results) -> list[str]:

@@ -45,18 +45,8 @@ def make_selection(study: StudyConfig) -> StudyConfig:
         for variant in _list_choosers(study)
         for choice in select.choices
     ]
-    changes = {
-        "title": f"{study.title or study.name}: what is chosen for each variant",
-        "seeds": select.seeds,
-        "baseline": None,
-        "tables": (),
-        "sweeps": (),
-        "keep": "none",
-        "environments": tuple(env.model_copy(update={"elsewhere": {}}) for env in study.environments),
-        "variants": tuple(variants),
-        "select": None,
-    }
-    return study.model_copy(update=changes)
+    chosen = study.replace_variants("what is chosen for each variant", select.seeds, variants)
+    return chosen.model_copy(update={"baseline": None})
 
 
 def choose_best(study: StudyConfig, results: Results) -> dict[str, dict[str, dict[str, Any]]]:

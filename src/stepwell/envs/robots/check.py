@@ -281,7 +281,7 @@ def draw_random_chunk(env: RobotEnv, rng: np.random.Generator, size: int = CHUNK
 
 def open_shared(probe: Probe) -> RobotEnv:
     """The one copy that most checks share."""
-    shared: RobotEnv = probe.shared
+    shared: RobotEnv = probe.shared_env
     return shared
 
 
