@@ -47,7 +47,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    on_gpu = [item for item in items if "gpu" in item.keywords]
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
     import torch  # heavy: only for those who need it

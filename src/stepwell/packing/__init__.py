@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from stepwell.packing.arrays import ArrayMicrobatch, PackedArrays, pack_arrays
     from stepwell.packing.attention import tree_attention
     from stepwell.packing.batch import FlatAction, Microbatch, Packed, StepTable, pack
-    from stepwell.packing.gradient import Evaluator, LossFunction, Outputs, backward, check_finite, evaluate
+    from stepwell.packing.gradient import (
+        Evaluator,
+        LossFunction,
+        Outputs,
+        SeparableLoss,
+        backward,
+        check_finite,
+        evaluate,
+    )
     from stepwell.packing.layout import TreeLayout
     from stepwell.packing.scores import token_scores
     from stepwell.packing.single_steps import replay
@@ -32,6 +40,7 @@ __all__ = [
     "Packed",
     "PackedArrays",
     "PrefixTree",
+    "SeparableLoss",
     "StepTable",
     "TreeLayout",
     "backward",
@@ -56,6 +65,7 @@ __getattr__ = lazy_names(
         "Packed": "batch",
         "PackedArrays": "arrays",
         "PrefixTree": "tree",
+        "SeparableLoss": "gradient",
         "StepTable": "batch",
         "TreeLayout": "layout",
         "backward": "gradient",

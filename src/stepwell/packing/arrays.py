@@ -42,6 +42,7 @@ class ArrayMicrobatch:
     """States to run once. The fields from `chunks` to `seeds` have one row per step with an action
     (`acting`)."""
 
+    steps: IntArray
     arrays: dict[str, AnyArray]
     instructions: tuple[str, ...]
     instruction_rows: IntArray
@@ -138,6 +139,7 @@ def _build_microbatch(
     longest = max((action.chunk.shape[0] for action in actions), default=0)
     temperatures = [steps[i].sampling.logit_temperature for i in acting]
     return ArrayMicrobatch(
+        steps=np.arange(first, last),
         arrays=stack_states(states),
         instructions=tuple(numbers),
         instruction_rows=np.array(rows, np.int64),

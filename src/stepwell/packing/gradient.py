@@ -1,25 +1,34 @@
 """The gradient of any loss over a batch, with one microbatch in memory at a time.
 
-A loss may couple any steps (a trajectory's ratio, a mean over the minibatch), so it is always computed on the
-outputs of the whole batch. With one microbatch this is ordinary backpropagation. With several, the outputs
-are first computed without a graph, and the loss on them gives the gradient of every output. Then each
-microbatch is run again with a graph, and its outputs receive those gradients. The result is the same gradient
-for every token budget, up to rounding. It also does not matter which device runs a microbatch:
+A loss may couple any steps (a trajectory's ratio, statistics of the minibatch). How often a microbatch runs
+depends on what it couples:
+
+| the batch | how |
+|---|---|
+| one microbatch | forward and backward, once |
+| several, and the loss is a sum over them (`SeparableLoss`) | each forward and backward, once |
+| several otherwise | each twice: first all outputs without a graph, then the loss on them gives the gradient
+of every output, and each microbatch runs again with a graph and receives its share |
+
+A loss may be separable for some microbatches only; then only the others run twice. The result is the same
+gradient for every token budget, up to rounding. It also does not matter which device runs a microbatch:
 `DistributedBatch` is a batch that several devices run together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stepwell.core import InputError
 from stepwell.packing.arrays import ArrayMicrobatch, PackedArrays
 from stepwell.packing.batch import Microbatch, Packed
+from stepwell.packing.tree import IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,32 @@ class DistributedBatch(Protocol):
 
 
 AnyPacked = Packed | PackedArrays
+AnyMicrobatch = Microbatch | ArrayMicrobatch
 LossFunction = Callable[[Outputs], tuple[Tensor, dict[str, Any]]]
+
+
+@runtime_checkable
+class SeparableLoss(Protocol):
+    """A loss that is a sum of losses of parts of the batch, where what a part couples is inside it.
+
+    All it needs of the rest of the batch (counts, masks, advantages) is known before the first part runs.
+    """
+
+    def __call__(self, outputs: Outputs) -> tuple[Tensor, dict[str, Any]]:
+        """The loss of the whole batch."""
+        ...
+
+    def is_separate(self, steps: IntArray) -> bool:
+        """Whether the loss of these steps (ascending) depends on the outputs of no other step."""
+        ...
+
+    def compute_part(self, outputs: Outputs, steps: IntArray) -> tuple[Tensor, dict[str, Any]]:
+        """The share of these steps in the loss, and metrics that add up over parts."""
+        ...
+
+    def measure_whole(self, outputs: Outputs) -> dict[str, Any]:
+        """Metrics of the whole batch, after its last part."""
+        ...
 
 
 def evaluate(
@@ -95,8 +129,18 @@ def _list_wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, boo
 
 def _compute_outputs(policy: Evaluator, packed: AnyPacked, wanted: dict[str, bool]) -> Outputs:
     parts = [policy.run(microbatch, **wanted) for microbatch in packed.microbatches]
-    by_token = [microbatch.logprob_indices for microbatch in packed.microbatches]
-    by_value = [microbatch.value_indices for microbatch in packed.microbatches]
+    return _join_outputs(parts, packed.microbatches)
+
+
+def _join_outputs(
+    parts: list[Outputs],
+    microbatches: Sequence[AnyMicrobatch],
+    by_token: list[IntArray] | None = None,
+    by_value: list[IntArray] | None = None,
+) -> Outputs:
+    """The outputs of all microbatches in the order of their places, which may be given."""
+    by_token = by_token or [microbatch.logprob_indices for microbatch in microbatches]
+    by_value = by_value or [microbatch.value_indices for microbatch in microbatches]
     return Outputs(
         _restore_order([part.logprobs for part in parts], by_token),
         _restore_order([part.values for part in parts], by_value),
@@ -133,6 +177,10 @@ def backward(
     """
     packed = policy.prepare_batch(packed)
     wanted = _list_wanted(logprobs, values, entropies)
+    if shared is None and len(packed.microbatches) > 1 and isinstance(loss_function, SeparableLoss):
+        once = [loss_function.is_separate(microbatch.steps) for microbatch in packed.microbatches]
+        if any(once):
+            return _PartsBackward(policy, packed, loss_function, wanted).run_batch(once)
     if shared is None and len(packed.microbatches) == 1:
         outputs = _compute_outputs(policy, packed, wanted)
         loss, metrics = loss_function(outputs)
@@ -158,19 +206,94 @@ def backward(
 
 def pull_gradients(
     outputs: Outputs,
-    microbatch: Microbatch | ArrayMicrobatch,
+    microbatch: AnyMicrobatch,
     pulls: tuple[Tensor, ...],
     wanted: dict[str, bool],
 ) -> None:
     """Backpropagate a microbatch's share of the output gradients through its graph."""
+    _pull_shares(outputs, pulls, wanted, microbatch.logprob_indices, microbatch.value_indices)
+
+
+def _pull_shares(
+    outputs: Outputs, pulls: tuple[Tensor, ...], wanted: dict[str, bool], tokens: IntArray, values: IntArray
+) -> None:
     kinds = [name for name, is_wanted in wanted.items() if is_wanted]
     parts, shares = [], []
     for kind, part, whole in zip(kinds, outputs.list_present(), pulls, strict=True):
         if part.requires_grad:  # a microbatch of value-only steps has no logprobs
-            slots = microbatch.value_indices if kind == "values" else microbatch.logprob_indices
+            slots = values if kind == "values" else tokens
             parts.append(part)
             shares.append(whole[torch.from_numpy(slots).to(whole.device)])
     torch.autograd.backward(parts, shares)
+
+
+class _PartsBackward:
+    """The gradient of a separable loss: every separate microbatch runs once, the others together twice."""
+
+    def __init__(
+        self, policy: Evaluator, packed: AnyPacked, loss: SeparableLoss, wanted: dict[str, bool]
+    ) -> None:
+        self.policy, self.packed, self.loss, self.wanted = policy, packed, loss, wanted
+        self.total: Tensor | None = None
+        self.metrics: dict[str, Any] = {}
+        self.found: list[tuple[AnyMicrobatch, Outputs]] = []
+        self.checks: list[FiniteCheck] = []
+
+    def run_batch(self, once: list[bool]) -> tuple[Tensor, dict[str, Any], Outputs]:
+        """Add the gradients of all microbatches; `once` says which of them are separate."""
+        coupled = []
+        for microbatch, is_separate in zip(self.packed.microbatches, once, strict=True):
+            if is_separate:
+                self._run_once(microbatch)
+            else:
+                coupled.append(microbatch)
+        if coupled:
+            self._run_twice(coupled)
+        for check in self.checks:  # on a GPU only now, because reading earlier would wait for it
+            check.require_finite()
+        outputs = _join_outputs([part for _, part in self.found], [each for each, _ in self.found])
+        assert self.total is not None
+        return self.total, self.metrics | self.loss.measure_whole(outputs), outputs
+
+    def _run_once(self, microbatch: AnyMicrobatch) -> None:
+        outputs = self.policy.run(microbatch, **self.wanted)
+        loss = self._compute_part(outputs, microbatch.steps)
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        self.found.append((microbatch, outputs.map_tensors(torch.Tensor.detach)))
+
+    def _run_twice(self, microbatches: list[AnyMicrobatch]) -> None:
+        with torch.no_grad():
+            parts = [self.policy.run(microbatch, **self.wanted) for microbatch in microbatches]
+        self.found += zip(microbatches, parts, strict=True)
+        by_token = _rank_places([each.logprob_indices for each in microbatches])
+        by_value = _rank_places([each.value_indices for each in microbatches])
+        joined = _join_outputs(parts, microbatches, by_token, by_value)
+        leaves = joined.map_tensors(lambda output: output.detach().requires_grad_())
+        steps = np.sort(np.concatenate([each.steps for each in microbatches]))
+        loss = self._compute_part(leaves, steps)
+        pulls = torch.autograd.grad(loss, leaves.list_present(), allow_unused=True, materialize_grads=True)
+        for microbatch, tokens, values in zip(microbatches, by_token, by_value, strict=True):
+            outputs = self.policy.run(microbatch, **self.wanted)
+            _pull_shares(outputs, pulls, self.wanted, tokens, values)
+
+    def _compute_part(self, outputs: Outputs, steps: IntArray) -> Tensor:
+        loss, metrics = self.loss.compute_part(outputs, steps)
+        check = FiniteCheck(outputs, loss)
+        if loss.is_cuda:
+            self.checks.append(check)
+        else:
+            check.require_finite()
+        self.total = loss.detach() if self.total is None else self.total + loss.detach()
+        for name, value in metrics.items():
+            self.metrics[name] = self.metrics[name] + value if name in self.metrics else value
+        return loss
+
+
+def _rank_places(places: list[IntArray]) -> list[IntArray]:
+    """The places of some microbatches' outputs, numbered without gaps."""
+    _, ranks = np.unique(np.concatenate(places), return_inverse=True)
+    return np.split(ranks.astype(np.int64), np.cumsum([part.size for part in places])[:-1])
 
 
 class FiniteCheck:
