@@ -241,8 +241,9 @@ class _PartsBackward:
 
     def run_batch(self, once: list[bool]) -> tuple[Tensor, dict[str, Any], Outputs]:
         """Add the gradients of all microbatches; `once` says which of them are separate."""
-        coupled = []
-        for microbatch, is_separate in zip(self.packed.microbatches, once, strict=True):
+        coupled: list[AnyMicrobatch] = []
+        microbatches: Sequence[AnyMicrobatch] = self.packed.microbatches
+        for microbatch, is_separate in zip(microbatches, once, strict=True):
             if is_separate:
                 self._run_once(microbatch)
             else:
