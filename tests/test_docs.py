@@ -50,6 +50,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
         "docs/pool.md",
         pytest.param("docs/python.md", marks=pytest.mark.slow),
         "docs/report.md",
+        "docs/view.md",
         "docs/vision.md",
         "docs/tool_environments.md",
         "docs/web_sites.md",

@@ -23,6 +23,8 @@ from stepwell.config import PolicyConfig
 from stepwell.config.loading import dump_config
 from stepwell.monitors.summary import read_summary
 from stepwell.policies import open_policy
+from stepwell.pool.credit_records import encode_record
+from stepwell.pool.credit_store import list_credit_updates, read_update_credit
 from stepwell.runs.run import train
 from stepwell.training.checkpoint import find_damage, find_latest_checkpoint, list_checkpoints
 
@@ -47,6 +49,15 @@ def same(one: Path, other: Path, update: int = 6) -> None:
     states = [torch.load(f / f"checkpoints/update-{update:06d}/trainer.pt") for f in (one, other)]
     assert equal(*states)
     assert timeless(one) == timeless(other)
+    assert equal(credit(one), credit(other))
+
+
+def credit(folder: Path) -> dict[int, list[bytes]]:
+    """The stored credit of a run by update, without the ids of trajectories, which are random."""
+    return {
+        update: sorted(encode_record(record) for record in read_update_credit(folder, update))
+        for update in list_credit_updates(folder)
+    }
 
 
 def equal(one: object, other: object) -> bool:

@@ -32,6 +32,7 @@ def test_a_run_folder_is_complete(whole: Path) -> None:
         ".lock",
         "checkpoints",
         "config.toml",
+        "credit.db",
         "eval_episodes.jsonl",
         "metrics.jsonl",
         "reference.safetensors",

@@ -285,6 +285,12 @@ class CheckpointConfig(Settings):
     trajectories_mb: float = Field(
         200.0, ge=0, description="disk space for trajectories; the oldest are removed first"
     )
+    credit_mb: float = Field(
+        50.0,
+        ge=0,
+        description="disk space for values, advantages and ratios by token (`credit.db`); the oldest updates "
+        "are removed first; 0: none are stored",
+    )
 
 
 class RunPoolConfig(Settings):

@@ -66,7 +66,7 @@ from stepwell.core.names import suggest_name
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 QUIET: dict[str, Any] = {
     "monitor": {"tensorboard": False, "report": False},
-    "checkpoint": {"trajectories_mb": 0.0, "keep": 1},
+    "checkpoint": {"trajectories_mb": 0.0, "credit_mb": 0.0, "keep": 1},
 }
 """Defaults of a study's runs: without the files that a single run writes for people."""
 

@@ -31,7 +31,7 @@ from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import load_function
 from stepwell.algos.kl import estimate_kl, kl_loss, kl_reward
 from stepwell.algos.losses import entropy_bonus
-from stepwell.algos.losses.ppo import LOG_RATIO_LIMIT
+from stepwell.algos.losses.ppo import LOG_RATIO_LIMIT, measure_ratios, ppo_loss
 from stepwell.algos.losses.reduction import Aggregate
 from stepwell.algos.recipes import Recipe
 from stepwell.core import LogprobGaps
@@ -63,6 +63,18 @@ class Objective:
     _credit: CreditResult | None = None
     _timeline: Timeline | None = None
     _has_run: bool = False
+    _last_logprobs: Tensor | None = None
+
+    @property
+    def credit(self) -> CreditResult | None:
+        """The credit of this minibatch, after the first pass."""
+        return self._credit
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline with the critic's values, after the first pass."""
+        assert self._timeline is not None
+        return self._timeline
 
     def start_from(self, timeline: Timeline, credit: CreditResult | None) -> None:
         """Take the credit of this minibatch, computed at the start of the update."""
@@ -71,7 +83,7 @@ class Objective:
     def __call__(self, outputs: Outputs) -> tuple[Tensor, Metrics]:
         assert outputs.logprobs is not None
         metrics = {} if self._has_run else self._first_pass(outputs)
-        self._has_run = True
+        self._has_run, self._last_logprobs = True, outputs.logprobs.detach()
         metrics |= self._measure_change(outputs.logprobs.detach())
         timeline = self._timeline
         assert timeline is not None
@@ -98,25 +110,39 @@ class Objective:
         return {"update_kl": (torch.expm1(change) - change).mean()}
 
     def _policy_loss(self, logprobs: Tensor, timeline: Timeline) -> tuple[Tensor, Metrics]:
-        mask, credit = self._loss_mask, self._credit
-        if _selects_nothing(mask):
+        if _selects_nothing(self.loss_mask):
             return 0.0 * logprobs.sum(), {"loss/policy": logprobs.new_zeros(())}
-        inputs = LossInputs(
-            timeline,
-            logprobs,
-            self.minibatch.behavior_logprobs,
-            None if credit is None else credit.advantages,
-            ref_logprobs=self.ref_logprobs,
-            proximal_logprobs=self.proximal,
-            loss_mask=mask,
-        )
+        inputs = self._build_inputs(logprobs, timeline, self.loss_mask)
         spec = self.recipe.loss
         loss, metrics = load_function("loss", spec.name)(inputs, **spec.kwargs)
         named = _rename_metrics(metrics, keep_all=is_import_path(spec.name))
         return loss, {"loss/policy": loss.detach()} | named
 
+    def _build_inputs(self, logprobs: Tensor, timeline: Timeline, mask: Tensor | None) -> LossInputs:
+        return LossInputs(
+            timeline,
+            logprobs,
+            self.minibatch.behavior_logprobs,
+            None if self._credit is None else self._credit.advantages,
+            ref_logprobs=self.ref_logprobs,
+            proximal_logprobs=self.proximal,
+            loss_mask=mask,
+        )
+
+    def measure_last_pass(self) -> tuple[Tensor | None, Tensor | None]:
+        """[token] ratios of the last pass, and [token] bool: clipped. None without logprobs to compare."""
+        logprobs, mask = self._last_logprobs, self.loss_mask
+        if logprobs is None or self.minibatch.behavior_logprobs is None or self._credit is None:
+            return None, None
+        inputs = self._build_inputs(logprobs, self.timeline, None if _selects_nothing(mask) else mask)
+        spec = self.recipe.loss
+        if load_function("loss", spec.name) is not ppo_loss:
+            return measure_ratios(inputs)[0], None
+        names = ("ratio", "clip_low", "clip_high")
+        return measure_ratios(inputs, **{name: spec.kwargs[name] for name in names if name in spec.kwargs})
+
     @property
-    def _loss_mask(self) -> Tensor | None:
+    def loss_mask(self) -> Tensor | None:
         """[token]: what the policy learns from; credit and minibatch may both leave steps out."""
         chosen = [
             keep

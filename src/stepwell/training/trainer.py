@@ -42,8 +42,10 @@ from stepwell.core import (
 from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.packing import Outputs, backward, check_finite, evaluate
 from stepwell.policies.critic import CriticModel
+from stepwell.pool.credit_records import CreditRecord
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import split_trajectories
+from stepwell.training.credit_collection import collect_credit
 from stepwell.training.critic_clock import time_critic
 from stepwell.training.critics import prepare_critics, read_instruction_values, teach_instructions
 from stepwell.training.flat_sequence import flatten_trajectories
@@ -56,6 +58,7 @@ from stepwell.training.rounding_error import measure_errors
 from stepwell.training.update_credit import compute_update_credit
 
 CheckParity = Callable[[LogprobGaps, MeasureErrors], None]
+KeepCredit = Callable[[list[CreditRecord]], None]
 
 _ADVICE = (
     "Lower train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down (rewards.scale), "
@@ -89,6 +92,7 @@ class Trainer:
         self.devices, self.rank_timeout_s = tuple(devices), rank_timeout_s
         self.num_done = 0
         self._replay_teaches_critic = True
+        self._keep_credit: KeepCredit | None = None
         self.rate_factor = 1.0
         """Factor of all learning rates besides the schedule; a rolled back run lowers it."""
         self._ranks: Ranks | None = None
@@ -116,6 +120,7 @@ class Trainer:
         version: int | None = None,
         trained_steps: Mapping[str, Sequence[bool]] | None = None,
         replay_teaches_critic: bool = True,
+        keep_credit: KeepCredit | None = None,
     ) -> dict[str, float]:
         """Learn from trajectories; returns the metrics of the update.
 
@@ -124,10 +129,10 @@ class Trainer:
         `version` is that of the current weights. Samples of older versions are left out of that comparison,
         and are learnt from with the truncated ratio. `trained_steps` names the steps of replayed trajectories
         that the policy learns from, by trajectory id; `replay_teaches_critic` says whether the critic learns
-        from those trajectories.
+        from those trajectories. `keep_credit` gets what the update made of each trajectory.
         """
         try:
-            self._replay_teaches_critic = replay_teaches_critic
+            self._replay_teaches_critic, self._keep_credit = replay_teaches_critic, keep_credit
             return self._run_update(trajectories, check_parity, version, trained_steps or {})
         except BaseException:
             self.close()
@@ -191,6 +196,8 @@ class Trainer:
                         break
         self._require_finite()
         self.num_done += 1
+        if self._keep_credit is not None:
+            self._keep_credit(collect_credit(self.num_done, objectives))
         metrics = _average_metrics([*seen, start]) | clock.read_metrics()
         if self.config.guard.max_kl is not None:
             num_taken = sum(not _was_left_out(each) for each in seen)

@@ -45,9 +45,8 @@ def ppo_loss(
         raise InputError(f"clip_low: {clip_low} is outside [0, 1]; the ratio cannot fall below 0")
     reduction, advantages, behavior = inputs.reduction, inputs.read_advantages(), inputs.read_behavior()
     weights = reduction.token_weights(aggregate)
-    old = behavior if inputs.proximal_logprobs is None else inputs.read_proximal()
-
-    w = _exp_clamped(reduction.unit_mean(inputs.policy_logprobs - old, ratio))
+    old = _read_old(inputs)
+    w = _compute_ratios(inputs, old, ratio)
     terms = -torch.minimum(w * advantages, w.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
     metrics: Metrics = {}
     if inputs.proximal_logprobs is not None:
@@ -58,13 +57,34 @@ def ppo_loss(
     loss = weights @ reduction.unit_mean(terms, ratio)
 
     with torch.no_grad():
-        clipped = torch.where(advantages > 0, w > 1.0 + clip_high, w < 1.0 - clip_low) & (advantages != 0)
+        clipped = _find_clipped(w, advantages, clip_low, clip_high)
         log_w = inputs.policy_logprobs - behavior
         metrics["ratio_mean"] = weights @ w
         metrics["clip_fraction"] = weights @ clipped.to(weights)
         metrics["approx_kl"] = weights @ (_exp_clamped(log_w) - 1.0 - log_w)
         metrics["advantage_mean"] = weights @ advantages
     return loss, metrics
+
+
+def measure_ratios(
+    inputs: LossInputs, *, ratio: Unit = "token", clip_low: float = 0.2, clip_high: float = 0.2
+) -> tuple[Tensor, Tensor]:
+    """[token] ratios as `ppo_loss` compares them, and [token] bool: beyond the clip range."""
+    with torch.no_grad():
+        w = _compute_ratios(inputs, _read_old(inputs), ratio)
+        return w, _find_clipped(w, inputs.read_advantages(), clip_low, clip_high)
+
+
+def _read_old(inputs: LossInputs) -> Tensor:
+    return inputs.read_behavior() if inputs.proximal_logprobs is None else inputs.read_proximal()
+
+
+def _compute_ratios(inputs: LossInputs, old: Tensor, ratio: Unit) -> Tensor:
+    return _exp_clamped(inputs.reduction.unit_mean(inputs.policy_logprobs - old, ratio))
+
+
+def _find_clipped(w: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
+    return torch.where(advantages > 0, w > 1.0 + clip_high, w < 1.0 - clip_low) & (advantages != 0)
 
 
 def _exp_clamped(log_ratio: Tensor) -> Tensor:

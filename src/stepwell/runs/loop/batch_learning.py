@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from stepwell.config.run import RunConfig
 from stepwell.core import LogprobGaps, Trajectory
@@ -21,6 +22,7 @@ from stepwell.curriculum import ReplayBuffer
 from stepwell.rewards import JUDGED_PARTS, apply_outcomes
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop.agent_failures import AgentFailures
+from stepwell.runs.loop.credit_recorder import CreditRecorder
 from stepwell.runs.loop.outcome_judging import OutcomeJudging
 from stepwell.runs.loop.sources import Batch
 
@@ -37,6 +39,7 @@ class BatchLearner:
     failures: AgentFailures | None = None
     replay: ReplayBuffer | None = None
     judging: OutcomeJudging | None = None
+    credit: CreditRecorder | None = None
 
     def learn_from(self, update: int, batch: Batch, check_parity: CheckParity | None) -> dict[str, float]:
         """Learn from the batch of this update; returns figures.
@@ -72,6 +75,7 @@ class BatchLearner:
             version=update - 1 if is_mixed else None,
             trained_steps=None if replayed is None else replayed.masks,
             replay_teaches_critic=self.config.replay.teaches_critic,
+            keep_credit=None if self.credit is None else partial(self.credit.keep, update),
         )
         return metrics if replayed is None else metrics | replayed.figures
 

@@ -48,6 +48,7 @@ from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.interrupts import Terminated, describe_stop, handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.batch_learning import BatchLearner
+from stepwell.runs.loop.credit_recorder import CreditRecorder
 from stepwell.runs.loop.differences import list_differences
 from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.outcome_judging import build_judging
@@ -107,7 +108,10 @@ class TrainingLoop:
         self.failures = (
             AgentFailures(own, str(self.folder), self.monitor.note) if own.function is not None else None
         )
-        self._learner = BatchLearner(self.config, self.components, self.monitor.note, self.failures)
+        self._credit = CreditRecorder(self.folder, self.config.checkpoint.credit_mb, self.monitor.note)
+        self._learner = BatchLearner(
+            self.config, self.components, self.monitor.note, self.failures, credit=self._credit
+        )
 
     @property
     def runner(self) -> EpisodeRunner:
@@ -157,6 +161,7 @@ class TrainingLoop:
     def _start_run(self) -> bool:
         checkpoint.sweep_leftovers(self.folder / "checkpoints")
         self._source.resume_from(0)
+        self._credit.rewind(0)
         self._warm_start()
         freeze_reference(self.components)
         save_reference(self.components.policy, self.folder)
@@ -174,6 +179,7 @@ class TrainingLoop:
         if self.has_other_measure:
             self.state.forget_best()
         self._parts.restore(saved)
+        self._credit.rewind(self.state.update)
         self._clock = time.perf_counter() - self.state.time_s
         freeze_reference(self.components)
         load_reference(
@@ -362,6 +368,7 @@ class TrainingLoop:
 
     def close(self) -> None:
         """Stop workers and components."""
+        self._credit.close()
         try:
             if self.workers is not None:
                 self.workers.close()
