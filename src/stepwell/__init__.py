@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stepwell.core.task import Task
     from stepwell.envs.base import Effect, Env
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "train": "api.training",

@@ -42,7 +42,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 
 def test_the_module_runs_like_the_script() -> None:
     done = subprocess.run([sys.executable, "-m", "stepwell", "--version"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "stepwell 0.1.0\n")
+    assert (done.returncode, done.stdout) == (0, "stepwell 0.2.0\n")
 
 
 def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixture[str]) -> None:

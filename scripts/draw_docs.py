@@ -1,0 +1,307 @@
+"""Draws the images of the documentation from committed results.
+
+python scripts/draw_docs.py                              draw docs/images/*.svg again
+python scripts/draw_docs.py --record RUN NAME COMMAND    keep the curve and the replays of a run for them
+
+Curves come from `benchmarks/results/`. `--record` writes `benchmarks/results/tutorials/NAME.json`: the
+command, the machine, the evaluations of one real run and one board that it played before and after training.
+
+Invariants
+* Nothing is drawn that is not in a committed file; tests/test_docs_images.py compares every image with it.
+* Every image has its own background, so that it can be read on a dark page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from stepwell.monitors.charts import Bar, ReferenceLine, Series, draw_bar_chart, draw_line_chart
+from stepwell.monitors.jsonl import read_entries
+from stepwell.monitors.replays import Replay, load_replays
+from stepwell.monitors.summary import read_summary
+from stepwell.monitors.svg import escape_text, make_element, make_svg, make_text
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+IMAGES = ROOT / "docs" / "images"
+WIDTH, HEIGHT, MARGIN = 640, 260, 14
+CELL, TURN_S, HOLD_S = 44, 0.9, 2.0
+TILES = {"O": "#33527a", "X": "#33527a", "G": "#f2c14e", "*": "#f2c14e"}
+Curve = list[tuple[float, float]]
+
+
+def draw_all() -> dict[str, str]:
+    """Every image by its file name."""
+    return {
+        "demo.svg": draw_demo(),
+        "before_after.svg": draw_before_after(read_recorded("text_agent")),
+        "seeing_agent.svg": draw_study(
+            "vagen", "frozenlake", {"no-think": "no words", "vagen-full": "VAGEN-Full"}
+        ),
+        "own_agent.svg": draw_study(
+            "gateway_learning",
+            "frozenlake",
+            {"gateway": "own agent, through the gateway", "native": "built-in agent"},
+        ),
+        "own_credit.svg": draw_study(
+            "recipes", "frozenlake", {"steppo": "step_gae (StepPO)", "rloo": "rloo", "grpo": "grpo"}
+        ),
+        "web_agent.svg": draw_study("web", "tiny", {"learnt": "0.3 M parameters, tiny shop"}),
+        "robot.svg": draw_robot(),
+        "own_env.svg": draw_own_env(),
+    }
+
+
+def draw_demo() -> str:
+    """The demo's three seeds, with its baselines."""
+    runs = json.loads((RESULTS / "demo_seeds.json").read_text())
+    curves = [[(point["env_steps"], point["success"]) for point in run["curve"]] for run in runs]
+    names = ("SFT, same wall time", "random play")
+    levels = [ReferenceLine(name, mean(run["baselines"][name] for run in runs)) for name in names]
+    return draw_curves({"mean of three seeds": curves}, "the demo: held-out success", levels)
+
+
+def draw_study(folder: str, env: str, names: dict[str, str]) -> str:
+    """Variants of one environment of a study."""
+    results = json.loads((RESULTS / folder / "results.json").read_text())
+    curves = {
+        name: [
+            [(x, y) for x, y in run["curve"]]
+            for run in results["runs"]
+            if run.get("env", run.get("world")) == env and run["variant"] == variant
+        ]
+        for variant, name in names.items()
+    }
+    return draw_curves(curves, f"{folder}: held-out success in {env}")
+
+
+def draw_robot() -> str:
+    """Meta-World reach with a flow head, in step and streaming."""
+    results = json.loads((RESULTS / "async_learning" / "results.json").read_text())
+    curves = {
+        name: [
+            list(zip(run["steps"], run["success"], strict=True))
+            for run in results["runs"]
+            if run["world"] == "reach-flow" and run["mode"] == mode
+        ]
+        for mode, name in {"stream": "workers.mode=stream", "sync": "in step"}.items()
+    }
+    return draw_curves(curves, "Meta-World reach: held-out success")
+
+
+def draw_recorded(record: dict[str, Any], title: str) -> str:
+    """The evaluations of one recorded run."""
+    curve = [(point["env_steps"], point["success"]) for point in record["curve"]]
+    return draw_curves({f"seed {record['seed']}": [curve]}, title)
+
+
+def draw_own_env() -> str:
+    """Three seeds of `stepwell train --env my_module:NumberLine`, before and after."""
+    runs = json.loads((RESULTS / "first_runs.json").read_text())["runs"]
+    bars = [
+        Bar(
+            f"seed {run['seed']}, {when}",
+            run[when]["success"],
+            run[when]["low"],
+            run[when]["high"],
+            color=color,
+        )
+        for run in runs
+        if run["case"] == "number_line"
+        for color, when in ((5, "before"), (0, "after"))
+    ]
+    title = "number_line: held-out success"
+    return add_background(draw_bar_chart(bars, title=title, width=WIDTH, high=1.0), title)
+
+
+def draw_curves(groups: dict[str, list[Curve]], title: str, levels: list[ReferenceLine] | None = None) -> str:
+    """One line per group: the mean over its runs, with a band from the lowest to the highest."""
+    series = []
+    for color, (name, curves) in enumerate(groups.items()):
+        assert curves, f"{title}: no run of {name}"
+        x = [x for x, _ in min(curves, key=lambda curve: curve[-1][0])]  # as far as all runs go
+        ys = [[float(np.interp(at, *zip(*curve, strict=True))) for curve in curves] for at in x]
+        has_band = len(curves) > 1
+        series.append(
+            Series(
+                name,
+                x,
+                [mean(y) for y in ys],
+                [min(y) for y in ys] if has_band else None,
+                [max(y) for y in ys] if has_band else None,
+                color=color,
+                marks=True,
+            )
+        )
+    chart = draw_line_chart(
+        series,
+        title=title,
+        x_label="environment steps",
+        y_label="held-out success",
+        width=WIDTH,
+        height=HEIGHT,
+        y_range=(0.0, 1.0),
+        levels=levels or (),
+        legend=True,
+    )
+    return add_background(chart, title)
+
+
+def add_background(chart: str, title: str) -> str:
+    """The chart on a white card with its title."""
+    height = int(chart.split('height="', 1)[1].split('"', 1)[0])
+    width, whole = WIDTH + 2 * MARGIN, height + 2 * MARGIN + 22
+    card = make_element("rect", width=width, height=whole, rx=8, fill="#ffffff", stroke="#e4e0d8")
+    heading = make_text(MARGIN, 24, title, fill="#1c1b19", more="font-size:13px;font-weight:600;")
+    inner = make_element("g", chart, transform=f"translate({MARGIN} {MARGIN + 22})")
+    return make_svg(width, whole, title, [card, heading, inner]) + "\n"
+
+
+def read_recorded(name: str) -> dict[str, Any]:
+    """What `--record` kept of a run."""
+    record: dict[str, Any] = json.loads((RESULTS / "tutorials" / f"{name}.json").read_text())
+    return record
+
+
+def record_run(run: Path, name: str, command: str) -> Path:
+    """Keep the curve of a run, and one task that it failed before training and solved after it."""
+    summary = read_summary(run)
+    if summary is None:
+        sys.exit(f"{run} has no summary.json: give the folder of a finished run")
+    record = {
+        "command": command,
+        "machine": summary.machine,
+        "seed": summary.seed,
+        "success_before": summary.success_before,
+        "success_after": summary.success_after,
+        "curve": [
+            {"update": e.update, "env_steps": e.env_steps, "success": e.values["success"]}
+            for e in read_entries(run / "metrics.jsonl")
+            if e.kind == "eval"
+        ],
+        "episodes": choose_episodes(load_replays(run / "replays.json")),
+    }
+    path = RESULTS / "tutorials" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def choose_episodes(replays: list[Replay]) -> dict[str, Any]:
+    """The longest success on a task that was failed before training, both as text; {} if there is none."""
+    before = {r.task_id: r for r in replays if r.stage == "before" and r.status != "success"}
+    pairs = [(before[r.task_id], r) for r in replays if r.status == "success" and r.task_id in before]
+    pairs = [pair for pair in pairs if pair[1].stage == "after"]
+    if not pairs:
+        return {}
+    chosen = max(pairs, key=lambda pair: sum(len(frame.actions) for frame in pair[1].frames))
+    return {replay.stage: describe_episode(replay) for replay in chosen}
+
+
+def describe_episode(replay: Replay) -> dict[str, Any]:
+    """The boards that an episode went through, and its replies."""
+    turns = [
+        {"board": frame.observation, "reply": frame.reply, "actions": frame.actions}
+        for frame in replay.frames
+    ]
+    return {
+        "task": replay.task_id,
+        "status": replay.status,
+        "turns": turns,
+        "final_board": replay.final_observation,
+    }
+
+
+def draw_before_after(record: dict[str, Any]) -> str:
+    """One board twice, animated: the agent before training and after it."""
+    before, after = record["episodes"]["before"], record["episodes"]["after"]
+    num_frames = 1 + max(len(before["turns"]), len(after["turns"]))
+    duration = num_frames * TURN_S + HOLD_S
+    size = len(read_board(before["turns"][0]["board"])) * CELL
+    width, height = 2 * size + 3 * MARGIN, size + 3 * MARGIN + 42
+    parts = [make_element("rect", width=width, height=height, rx=8, fill="#ffffff", stroke="#e4e0d8")]
+    for column, (title, episode) in enumerate((("before", before), ("after", after))):
+        left = MARGIN + column * (size + MARGIN)
+        parts.append(make_text(left, 24, title, fill="#1c1b19", more="font-size:14px;font-weight:600;"))
+        parts.append(draw_episode(episode, num_frames, duration, left))
+    title = "one held-out FrozenLake board, played before and after training"
+    return make_svg(width, height, title, parts) + "\n"
+
+
+def draw_episode(episode: dict[str, Any], num_frames: int, duration: float, left: float) -> str:
+    """An episode as frames that follow each other; the last one stays until the loop starts again."""
+    boards = [turn["board"] for turn in episode["turns"]] + [episode["final_board"]]
+    words = ["start", *(", ".join(turn["actions"]) or "unreadable reply" for turn in episode["turns"])]
+    words[-1] += "  (goal)" if episode["status"] == "success" else "  (failed)"
+    frames = []
+    for index, (board, text) in enumerate(zip(boards, words, strict=True)):
+        is_last = index == len(boards) - 1
+        start = index * TURN_S / duration
+        stop = 1.0 if is_last else (index + 1) * TURN_S / duration
+        frames.append(draw_frame(read_board(board), text, (start, stop), duration))
+    return make_element("g", *frames, transform=f"translate({left:g} 34)")
+
+
+def draw_frame(board: list[str], text: str, shown: tuple[float, float], duration: float) -> str:
+    """One board with what was done, visible for a share of the loop. Without animation the last one shows."""
+    cells = [
+        draw_cell(char, column, row) for row, line in enumerate(board) for column, char in enumerate(line)
+    ]
+    label = make_text(0, len(board) * CELL + 22, text, fill="#1c1b19", more="font-size:13px;")
+    start, stop = shown
+    times, values = (
+        [0.0, start, stop],
+        ["none" if start else "inline", "inline", "none" if stop < 1 else "inline"],
+    )
+    animation = make_element(
+        "animate",
+        attributeName="display",
+        calcMode="discrete",
+        dur=f"{duration:g}s",
+        keyTimes=";".join(f"{time:.4f}" for time in times),
+        values=";".join(values),
+        repeatCount="indefinite",
+    )
+    return make_element("g", animation, *cells, label, display="inline" if stop == 1.0 else "none")
+
+
+def draw_cell(char: str, column: int, row: int) -> str:
+    """A tile, and the player on it."""
+    x, y = column * CELL, row * CELL
+    fill = TILES.get(char, "#dcecf7")
+    tile = make_element("rect", x=x, y=y, width=CELL, height=CELL, fill=fill, stroke="#ffffff")
+    if char not in "PX*":
+        return tile
+    color = "#c2365f" if char == "X" else "#0d8a6a"
+    return tile + make_element("circle", cx=x + CELL / 2, cy=y + CELL / 2, r=CELL / 3.2, fill=color)
+
+
+def read_board(observation: str) -> list[str]:
+    """The rows of a FrozenLake board in an observation."""
+    rows = [line for line in observation.splitlines() if line and set(line) <= set("_OGPX*")]
+    assert rows and len(rows) == len(rows[0]), f"no board in {escape_text(observation)!r}"
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", nargs=3, metavar=("RUN", "NAME", "COMMAND"), help="keep a run")
+    args = parser.parse_args()
+    if args.record:
+        print(record_run(Path(args.record[0]), *args.record[1:]))
+        return
+    IMAGES.mkdir(exist_ok=True)
+    for name, svg in draw_all().items():
+        (IMAGES / name).write_text(svg, encoding="utf-8")
+        print(IMAGES / name)
+
+
+if __name__ == "__main__":
+    main()
