@@ -41,6 +41,13 @@ def test_a_second_process_is_refused_with_the_holders_pid_and_host_until_it_dies
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
 
 
+def test_runs_without_a_name_that_start_in_the_same_second_get_folders_of_their_own(tmp_path: Path) -> None:
+    config = small_config(folder=tmp_path, name="")
+    folders = {new_folder(config) for _ in range(20)}
+    assert len(folders) == 20
+    assert all(folder.is_dir() for folder in folders)
+
+
 def test_a_fresh_run_is_refused_while_another_begins_under_its_name(tmp_path: Path) -> None:
     config = small_config(folder=tmp_path)
     folder = new_folder(config)

@@ -179,4 +179,4 @@ def test_arms_of_the_step_credit_study_differ_in_clock_and_unit_alone() -> None:
     assert {config.train.minibatches for name, config in arms.items() if "8x2" not in name} == {4}
     assert {config.agent.strategy for config in arms.values()} == {"grounding"}
     assert {run.config.agent.strategy for run in runs if run.env == "short"} == {"no_think"}
-    assert len(plan_runs(make_selection(study), folder, Path("runs"))) == 4 * 3 * 2 * 2
+    assert len(plan_runs(make_selection(study), folder, Path("runs"))) == 4 * 4 * 2 * 2

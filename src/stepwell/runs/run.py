@@ -169,21 +169,39 @@ def raise_if_interrupted(folder: Path) -> None:
 
 
 def new_folder(config: RunConfig) -> Path:
-    """Make the folder of a fresh run."""
-    name = config.name or (
-        f"{_make_folder_name(config.title)}-{_make_folder_name(config.recipe.name)}-seed{config.seed}-"
-        f"{datetime.now():%Y%m%d-%H%M%S}"
-    )
-    folder = Path(config.folder) / name
+    """Make the folder of a fresh run. Runs that start in the same second get folders of their own."""
+    if not config.name:
+        return _make_unnamed_folder(config)
+    folder = Path(config.folder) / config.name
     if folder.exists() and any(folder.iterdir()) and not is_failed_start(folder):
         raise ConfigError(f"{folder} exists already; continue with --resume {folder}, or give another `name`")
+    _make_folder(folder, exist_ok=True)
+    return folder
+
+
+def _make_unnamed_folder(config: RunConfig) -> Path:
+    title, recipe = _make_folder_name(config.title), _make_folder_name(config.recipe.name)
+    name = f"{title}-{recipe}-seed{config.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, number = Path(config.folder) / name, 1
+    while True:
+        try:
+            _make_folder(folder, exist_ok=False)
+        except FileExistsError:
+            number += 1
+            folder = folder.with_name(f"{name}-{number}")
+        else:
+            return folder
+
+
+def _make_folder(folder: Path, *, exist_ok: bool) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=exist_ok)
     except OSError as error:
+        if isinstance(error, FileExistsError) and not exist_ok:
+            raise
         raise ConfigError(
             f"folder: cannot make {folder} ({error.strerror}); choose another `folder`"
         ) from error
-    return folder
 
 
 def _make_folder_name(name: str) -> str:

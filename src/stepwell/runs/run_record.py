@@ -31,7 +31,7 @@ FILE_NAME = "run.json"
 _LEFT_BY_A_START = {
     *("config.toml", FILE_NAME, jsonl.FILE_NAME, "summary.json", "report.html", "replays.json"),
     *("pool", "tensorboard", "agent_logs", "checkpoints", "reference.safetensors"),
-    *("eval_episodes.jsonl", "timeline.json", "error.txt"),
+    *("eval_episodes.jsonl", "timeline.json", "error.txt", "credit.db", "credit.db-wal", "credit.db-shm"),
 }
 
 
