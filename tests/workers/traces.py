@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stepwell.core.fork_server import list_servers
+
 
 def is_running(pid: int) -> bool:
     """Whether a process exists and is more than a zombie."""
@@ -21,7 +23,7 @@ def is_running(pid: int) -> bool:
 
 
 def workers_of(parent: int) -> set[int]:
-    """Processes, dead ones not collected yet among them, whose parent this is."""
+    """Processes, dead ones not collected yet among them, whose parent this is. Its fork servers stay."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -31,7 +33,7 @@ def workers_of(parent: int) -> set[int]:
                 continue
             if int(fields[1]) == parent:
                 found.add(int(entry.name))
-    return found
+    return found - set(list_servers())
 
 
 def mapped() -> list[str]:
@@ -48,7 +50,10 @@ def descriptors() -> list[str]:
             found.append(os.readlink(f"/proc/self/fd/{number}"))
         except FileNotFoundError:  # the listing's own
             continue
-    return sorted(name.split(":")[0] if name[0] != "/" else name for name in found)
+    names = sorted(name.split(":")[0] if name[0] != "/" else name for name in found)
+    for _ in list_servers():  # one socket each
+        names.remove("socket")
+    return names
 
 
 def shared_memory() -> list[str]:

@@ -29,7 +29,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from stepwell.core.fork_server import ForkedProcess, start_warm
 
 NUM_LOG_LINES, LOG_TAIL_BYTES = 12, 4096
 _CRASH = "Fatal Python error"
@@ -52,7 +54,9 @@ class ChildProcess:
     """A started process.
 
     `log` is the file that its output is appended to. Without it, the output goes to a file without a name,
-    which is enough for `log_tail`. With `pipe_output`, standard output is a pipe instead (`stdout`).
+    which is enough for `log_tail`. With `pipe_output`, standard output is a pipe instead (`stdout`). With
+    `imports`, a command `[python, "-m", MODULE, …]` is forked, where that is possible, from a process that
+    has imported those modules (`fork_server.py`).
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class ChildProcess:
         log: Path | None = None,
         pass_fds: Sequence[int] = (),
         pipe_output: bool = False,
+        imports: Sequence[str] = (),
     ) -> None:
         self.was_stopped = False  # it ran until `kill` ended it
         self._tail = ""
@@ -71,23 +76,21 @@ class ChildProcess:
         )
         self._log_start = os.fstat(self._log.fileno()).st_size
         try:
-            self._popen = subprocess.Popen(
+            self._process = _start_process(
                 list(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if pipe_output else self._log,
-                stderr=self._log,
-                bufsize=0,
-                env=None if environment is None else dict(environment),
+                dict(os.environ if environment is None else environment),
+                imports,
+                output=subprocess.PIPE if pipe_output else self._log.fileno(),
+                errors=self._log.fileno(),
                 pass_fds=tuple(pass_fds),
-                start_new_session=True,
             )
         except BaseException:
             self._log.close()
             raise
-        self.pid: int = self._popen.pid  # also the number of its process group
-        assert self._popen.stdin is not None
-        self.stdin: IO[bytes] = self._popen.stdin
-        self.stdout: IO[bytes] | None = self._popen.stdout
+        self.pid: int = self._process.pid  # also the number of its process group
+        assert self._process.stdin is not None
+        self.stdin: IO[bytes] = self._process.stdin
+        self.stdout: IO[bytes] | None = self._process.stdout
 
     def send_line(self, line: str) -> None:
         """Write a line to its standard input. Its death is not reported here but by `exit_code`."""
@@ -99,8 +102,8 @@ class ChildProcess:
     @property
     def exit_code(self) -> int | None:
         """None while it runs; -N if signal N killed it. The status is not collected."""
-        if self._popen.returncode is not None:
-            return int(self._popen.returncode)
+        if self._process.returncode is not None:
+            return int(self._process.returncode)
         try:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:  # other code in this process has collected it
@@ -140,12 +143,14 @@ class ChildProcess:
 
     def kill(self) -> int:
         """Kill it with everything it forked and close its files; gives its exit code. Twice is fine."""
-        if self._popen.returncode is None:
+        is_first = self._process.returncode is None
+        if is_first:
             self.kill_group()
-            self._popen.wait()
+        code = self._process.wait()
+        if is_first:
             self._tail = self.log_tail()
         self.release()
-        return int(self._popen.returncode)
+        return code
 
     def stop(self, grace_s: float) -> int:
         """Close its standard input, give it time to end by itself, then kill it."""
@@ -182,6 +187,25 @@ class ChildProcess:
         crash = text.rfind(_CRASH)
         lines = [line for line in text[max(crash, 0) :].splitlines() if line.strip()]
         return "\n".join(lines[-NUM_LOG_LINES:] if crash < 0 else lines[:NUM_LOG_LINES])
+
+
+def _start_process(
+    command: list[str], environment: dict[str, str], imports: Sequence[str], **files: Any
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    """Start it warm if wished and possible, else cold."""
+    forked = start_warm(command, environment, imports, **files) if imports else None
+    if forked is not None:
+        return forked
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=files["output"],
+        stderr=files["errors"],
+        bufsize=0,
+        env=environment,
+        pass_fds=files["pass_fds"],
+        start_new_session=True,
+    )
 
 
 def describe_exit(code: int) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from stepwell.config.study import PlannedRun
 from stepwell.core.child_process import ChildProcess, describe_exit, limit_threads
+from stepwell.core.fork_server import MODEL_MODULES
 from stepwell.studies.run_status import ERROR_FILE
 
 
@@ -68,6 +69,7 @@ class WorkerPool:
             environment=os.environ | limit_threads(self.num_threads),
             log=log,
             pass_fds=(self.lock,),
+            imports=MODEL_MODULES,
         )
         job = {
             "config": run.config.model_dump(mode="json"),

@@ -42,6 +42,7 @@ from torch import Tensor
 from stepwell.core import WeightsError, WorkerError
 from stepwell.core.child_process import ChildProcess, limit_threads
 from stepwell.core.encoding import encode_trajectory
+from stepwell.core.fork_server import MODEL_MODULES
 from stepwell.packing import Outputs
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
@@ -122,6 +123,7 @@ class Ranks:
                 [sys.executable, "-P", "-m", "stepwell.training.rank_main", str(theirs.fileno())],
                 environment=os.environ | limit_threads(num_threads),
                 pass_fds=(theirs.fileno(),),
+                imports=MODEL_MODULES,
             )
         ours.settimeout(self.timeout_s)
         return _Peer(rank, device, ours, process)

@@ -17,7 +17,7 @@ import itertools
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from stepwell.core import EncodingError, StepwellError, WorkerError
 from stepwell.core.child_process import ChildProcess
@@ -40,6 +40,7 @@ class WorkerConnection:
         number: int,
         *,
         environment: Mapping[str, str],
+        imports: Sequence[str],
         heartbeat_s: float,
         on_lost: Callable[[WorkerConnection], None],
     ) -> None:
@@ -50,12 +51,18 @@ class WorkerConnection:
         self._pending: dict[int, asyncio.Future[Frame]] = {}
         self._numbers = itertools.count()
         with contextlib.ExitStack() as undo:
-            self._start(environment, heartbeat_s, undo)
+            self._start(environment, imports, heartbeat_s, undo)
             undo.pop_all()
         self.pid = self.child.pid
         self._loop.add_reader(self._link.socket, self._on_readable)
 
-    def _start(self, environment: Mapping[str, str], heartbeat_s: float, undo: contextlib.ExitStack) -> None:
+    def _start(
+        self,
+        environment: Mapping[str, str],
+        imports: Sequence[str],
+        heartbeat_s: float,
+        undo: contextlib.ExitStack,
+    ) -> None:
         page = create_shared_file(PAGE_BYTES)
         with contextlib.ExitStack() as theirs:
             theirs.callback(os.close, page)
@@ -70,6 +77,7 @@ class WorkerConnection:
                 [*command, str(end.fileno()), str(page), str(heartbeat_s)],
                 environment=environment,
                 pass_fds=(end.fileno(), page),
+                imports=imports,
             )
         ours.setblocking(False)
 

@@ -28,10 +28,12 @@ from typing import Any
 from stepwell.core import JSON, StepwellError, WorkerError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.child_process import limit_threads
+from stepwell.core.fork_server import MODEL_MODULES, prepare_server
 from stepwell.core.frames import Frame
 from stepwell.workers.contracts import WorkerHealth
 from stepwell.workers.worker_connection import WorkerConnection
 
+SIMULATOR_MODULES = ("numpy", "stepwell.workers.hosts", "stepwell.workers.shared_link")
 MAX_FAILED_STARTS = 3
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.02, 10.0
 _CLOSE_S = 2.0
@@ -65,6 +67,7 @@ class WorkerProcess:
         self._frame = Frame(kind, {"settings": dict(settings), "path": paths})
         threads = limit_threads(num_threads) if num_threads else {}
         self._environment = {**os.environ, **threads, **(environment or {})}
+        self._imports = MODEL_MODULES if kind == "generator" else SIMULATOR_MODULES
         self._heartbeat_s, self._hang_s = min(heartbeat_s, hang_s / 4), hang_s
         self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
         self._on_start = on_start
@@ -184,11 +187,13 @@ class WorkerProcess:
 
     async def _start_once(self) -> WorkerConnection:
         self._num_started += 1
+        await asyncio.to_thread(prepare_server, self._environment, self._imports)  # may take seconds
         try:
             connection = self._connection = WorkerConnection(
                 self.name,
                 self._num_started,
                 environment=self._environment,
+                imports=self._imports,
                 heartbeat_s=self._heartbeat_s,
                 on_lost=self._replace,
             )

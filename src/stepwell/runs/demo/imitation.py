@@ -20,6 +20,7 @@ from typing import Any
 from stepwell.config.run import RunConfig
 from stepwell.core.child_process import ChildProcess, call_when_parent_ends, read_first_line
 from stepwell.core.errors import StepwellError
+from stepwell.core.fork_server import MODEL_MODULES
 
 _MANY, _END_S = 1_000_000, 60.0
 
@@ -28,7 +29,9 @@ class ImitationBeside:
     """Imitates while the `with` block runs; `result` waits for its evaluation."""
 
     def __init__(self, config: RunConfig) -> None:
-        self._process = ChildProcess([sys.executable, "-m", __name__], pipe_output=True)
+        self._process = ChildProcess(
+            [sys.executable, "-m", __name__], pipe_output=True, imports=MODEL_MODULES
+        )
         self._process.send_line(config.model_dump_json())
 
     def __enter__(self) -> ImitationBeside:
