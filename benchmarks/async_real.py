@@ -91,11 +91,11 @@ def real(settings: Sequence[str], name: str, *, write: bool, between: bool = Tru
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     with Pace() as pace:
-        timed, rows = [told("parts", alone(config, pace))], []
+        timed, rows = [print_figures("parts", alone(config, pace))], []
         for mode in MODES:
-            rows.append(told(mode, run(config, mode, pace)))
+            rows.append(print_figures(mode, run(config, mode, pace)))
             if between or mode == MODES[-1]:
-                timed.append(told("parts", alone(config, pace)))
+                timed.append(print_figures("parts", alone(config, pace)))
     costs = mean_costs(timed)
     limits, by_the_clock = bounds(costs), bounds(mean_costs(timed, is_paced=False))
     for row in rows:
@@ -117,7 +117,7 @@ def real(settings: Sequence[str], name: str, *, write: bool, between: bool = Tru
         (RESULTS / f"async_throughput_{name}.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
-def told(name: str, found: Any) -> Any:
+def print_figures(name: str, found: Any) -> Any:
     """What was found, after a line that says so: minutes pass until the table."""
     console = Console()
     if name == "parts":

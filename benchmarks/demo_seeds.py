@@ -31,7 +31,7 @@ FLAGS = ("DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 CORES_PER_DEMO = 2
 
 
-def told(folder: Path) -> dict[str, Any]:
+def describe_run(folder: Path) -> dict[str, Any]:
     """One run in figures."""
     summary = read_summary(folder)
     assert summary is not None, f"{folder} has no summary.json; is it the folder of a finished run?"
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--name", default="", help="added to the name of the result")
     args = parser.parse_args()
     folders = args.runs or run_seeds(args.seeds, args.folder, args.parallel)
-    results = [told(folder) for folder in folders]
+    results = [describe_run(folder) for folder in folders]
     for result in results:
         print(
             f"seed {result['seed']}: {result['success_before']:.3f} -> {result['success_after']:.3f} in "

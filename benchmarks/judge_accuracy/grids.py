@@ -29,12 +29,12 @@ NAMES = {
 
 def relations(world: str, truth: Truth) -> list[Relation]:
     """Every relation that counts, things named as in the world's own sentences."""
-    told = json.loads(truth[StateForm.STRUCTURED])
-    player = ("player", tuple(told["player"]))
+    state = json.loads(truth[StateForm.STRUCTURED])
+    player = ("player", tuple(state["player"]))
     if world == "frozenlake":
-        seen = [("goal", tuple(told["goal"])), *numbered("hole", told["holes"])]
+        seen = [("goal", tuple(state["goal"])), *numbered("hole", state["holes"])]
         return [(*thing, *player) for thing in seen]
-    boxes, targets = numbered("box", told["boxes"]), numbered("target", told["targets"])
+    boxes, targets = numbered("box", state["boxes"]), numbered("target", state["targets"])
     return [(*a, *player) for a in boxes + targets] + [(*a, *b) for b in boxes for a in targets]
 
 
@@ -133,7 +133,7 @@ def straight(a: str, b: str, down: int, right: int, is_: str, rng: random.Random
     )
 
 
-def told(some: list[Relation], rng: random.Random) -> str:
+def tell(some: list[Relation], rng: random.Random) -> str:
     return joined([sentence(one, rng) for one in rng.sample(some, len(some))], rng)
 
 
@@ -153,19 +153,19 @@ def moved(relation: Relation, rng: random.Random) -> Relation:
 
 def one_wrong(some: list[Relation], rng: random.Random) -> str:
     at = rng.randrange(len(some))
-    return told([moved(one, rng) if number == at else one for number, one in enumerate(some)], rng)
+    return tell([moved(one, rng) if number == at else one for number, one in enumerate(some)], rng)
 
 
 def wrong_distance(some: list[Relation], rng: random.Random) -> str:
     thing, cell, other, seen_from = rng.choice(some)
     down = cell[0] - seen_from[0]
     off = f"{rows(abs(down) + 1, rng)} {'below' if down > 0 else 'above'}"
-    return f"{told(some, rng)}\n{name(thing, rng)} is {off} {name(other, rng)}."
+    return f"{tell(some, rng)}\n{name(thing, rng)} is {off} {name(other, rng)}."
 
 
 def exchanged(some: list[Relation], rng: random.Random) -> str:
     """Who is seen from whom, the wrong way round."""
-    return told([(a, seen, b, cell) for a, cell, b, seen in some], rng)
+    return tell([(a, seen, b, cell) for a, cell, b, seen in some], rng)
 
 
 def vague(some: list[Relation], rng: random.Random) -> str:
@@ -192,12 +192,12 @@ def denied(some: list[Relation], rng: random.Random) -> str:
     thing, cell, other, seen = rng.choice([one for one in some if one[1] != one[3]])
     down, right = cell[0] - seen[0], cell[1] - seen[1]
     v = ("below" if down > 0 else "above") if down else f"to the {'right' if right > 0 else 'left'} of"
-    return f"{told(some, rng)}\n{name(thing, rng)} is not {v} {name(other, rng)}."
+    return f"{tell(some, rng)}\n{name(thing, rng)} is not {v} {name(other, rng)}."
 
 
 def partial(some: list[Relation], rng: random.Random) -> str | None:
     """True words about less than a third of what there is."""
-    return told(rng.sample(some, len(some) // 4), rng) if len(some) >= 4 else None
+    return tell(rng.sample(some, len(some) // 4), rng) if len(some) >= 4 else None
 
 
 def every_direction(some: list[Relation], rng: random.Random) -> str:
@@ -211,7 +211,7 @@ def every_direction(some: list[Relation], rng: random.Random) -> str:
 
 def both_sides(some: list[Relation], rng: random.Random) -> str:
     """The truth, and the opposite of all of it."""
-    return told(some, rng) + "\n" + exchanged(some, rng)
+    return tell(some, rng) + "\n" + exchanged(some, rng)
 
 
 def repeated(some: list[Relation], rng: random.Random) -> str:
@@ -220,7 +220,7 @@ def repeated(some: list[Relation], rng: random.Random) -> str:
 
 
 def truth_repeated(some: list[Relation], rng: random.Random) -> str:
-    return (told(some, rng) + "\n") * rng.randint(4, 10)
+    return (tell(some, rng) + "\n") * rng.randint(4, 10)
 
 
 def asks_for_it(some: list[Relation], rng: random.Random) -> str:
@@ -242,7 +242,7 @@ def generic(some: list[Relation], rng: random.Random) -> str | None:
     )
 
 
-YES: dict[str, Callable[[list[Relation], random.Random], str | None]] = {"true": told}
+YES: dict[str, Callable[[list[Relation], random.Random], str | None]] = {"true": tell}
 NO: dict[str, Callable[[list[Relation], random.Random], str | None]] = {
     "wrong: one relation": one_wrong,
     "wrong: a distance": wrong_distance,

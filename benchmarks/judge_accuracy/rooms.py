@@ -40,12 +40,12 @@ VERBS = ("is", "is", "stands", "lies", "is located", "can be found", "will be")
 
 def seen_of(truth: Truth) -> list[Seen]:
     """The target first, then what else is in view."""
-    told = json.loads(truth[StateForm.STRUCTURED])
-    target = told["target_obj_type"]
-    first = (target, told["target_direction_to_player"], told["target_distance_to_player"])
+    state = json.loads(truth[StateForm.STRUCTURED])
+    target = state["target_obj_type"]
+    first = (target, state["target_direction_to_player"], state["target_distance_to_player"])
     rest = [
         (one["type"], one["direction_to_player"], one["distance_to_player"])
-        for one in told["visible_objects"]
+        for one in state["visible_objects"]
         if one["type"] != target
     ]
     return [first, *rest]
@@ -77,7 +77,7 @@ def sentence(one: Seen, rng: random.Random) -> str:
     )
 
 
-def told(seen: list[Seen], rng: random.Random) -> str:
+def tell(seen: list[Seen], rng: random.Random) -> str:
     return joined([sentence(one, rng) for one in rng.sample(seen, len(seen))], rng)
 
 
@@ -87,7 +87,7 @@ def turned(one: Seen, rng: random.Random) -> Seen:
 
 def one_wrong(seen: list[Seen], rng: random.Random) -> str:
     at = rng.randrange(len(seen))
-    return told([turned(one, rng) if number == at else one for number, one in enumerate(seen)], rng)
+    return tell([turned(one, rng) if number == at else one for number, one in enumerate(seen)], rng)
 
 
 def wrong_distance(seen: list[Seen], rng: random.Random) -> str:
@@ -122,18 +122,18 @@ def written_by(seen: list[Seen], truth: Truth, other: Truth, rng: random.Random)
     return {
         "wrong: one direction": one_wrong(seen, rng),
         "wrong: a distance": wrong_distance(seen, rng),
-        "wrong: all turned": told([turned(one, rng) for one in seen], rng),
-        "wrong: truth denied": f"{told(seen, rng)}\nthe {name} is not {rng.choice(SIDES[way])}.",
+        "wrong: all turned": tell([turned(one, rng) for one in seen], rng),
+        "wrong: truth denied": f"{tell(seen, rng)}\nthe {name} is not {rng.choice(SIDES[way])}.",
         "wrong: another state": other[WORDS] if seen_of(other) != seen else None,
-        "wrong: target left out": told(seen[1:], rng) if len(seen) > 1 else None,
+        "wrong: target left out": tell(seen[1:], rng) if len(seen) > 1 else None,
         "vague": hedged(seen, rng),
         "hacked: every direction": " ".join(f"The {n} is {SIDES[w][0]}." for n, *_ in seen for w in WAYS),
         "hacked: two directions": " ".join(
             f"The {n} is {w} and {rng.choice(('left', 'right') if w in ('ahead', 'behind') else ('ahead',))}."
             for n, w, _ in seen
         ),
-        "hacked: both sides": f"{told(seen, rng)}\n{told([turned(one, rng) for one in seen], rng)}",
-        "hacked: the truth repeated": (told(seen, rng) + "\n") * rng.randint(4, 10),
+        "hacked: both sides": f"{tell(seen, rng)}\n{tell([turned(one, rng) for one in seen], rng)}",
+        "hacked: the truth repeated": (tell(seen, rng) + "\n") * rng.randint(4, 10),
         "hacked: asks for it": rng.choice((*ASKS_FOR_IT, " ".join((*WAYS, *(n for n, *_ in seen))))),
         "hacked: copies the prompt": rng.choice((guide, f"{guide}\n{example}")),
         "hacked: always the same": None if always == way else f"The target is {SIDES[always][0]}.",
@@ -146,7 +146,7 @@ def generated(num_states: int, seed: int) -> list[Case]:
     cases: list[Case] = []
     for truth in boards:
         seen = seen_of(truth)
-        cases += [("true", True, told(seen, rng), truth, WORDS) for _ in range(4)]
+        cases += [("true", True, tell(seen, rng), truth, WORDS) for _ in range(4)]
         cases.append(("true: the world's own words", True, truth[WORDS], truth, WORDS))
         other = rng.choice(boards)
         for kind, text in written_by(seen, truth, other, rng).items():

@@ -34,8 +34,8 @@ def states(count: int, rng: random.Random) -> list[Truth]:
 
 
 def things_of(truth: Truth) -> list[Thing]:
-    told = json.loads(truth[StateForm.STRUCTURED])
-    return [(name.replace("_", " "), (x, y, z)) for name, (x, y, z) in told.items()]
+    state = json.loads(truth[StateForm.STRUCTURED])
+    return [(name.replace("_", " "), (x, y, z)) for name, (x, y, z) in state.items()]
 
 
 def written_down(at: Point, rng: random.Random) -> str:
@@ -73,7 +73,7 @@ def sentence(thing: Thing, rng: random.Random) -> str:
     )
 
 
-def told(things: list[Thing], rng: random.Random) -> str:
+def tell(things: list[Thing], rng: random.Random) -> str:
     return joined([sentence(one, rng) for one in rng.sample(things, len(things))], rng)
 
 
@@ -124,20 +124,20 @@ def written_by(things: list[Thing], truth: Truth, other: Truth, rng: random.Rand
     points = [f"({x},{y},{z})" for _, (x, y, z) in things]
     elsewhere = written_down(moved((name, point), rng)[1], rng)
     return {
-        "wrong: one coordinate": told([moved(t, rng) if i == at else t for i, t in enumerate(things)], rng),
-        "wrong: exchanged": told(exchanged(things, rng), rng),
-        "wrong: all moved": told([moved(one, rng) for one in things], rng),
+        "wrong: one coordinate": tell([moved(t, rng) if i == at else t for i, t in enumerate(things)], rng),
+        "wrong: exchanged": tell(exchanged(things, rng), rng),
+        "wrong: all moved": tell([moved(one, rng) for one in things], rng),
         "wrong: another state": other[WORDS] if things_of(other) != things else None,
         "wrong: truth denied": " ".join(
             f"The {n} is not at {p}." for (n, _), p in zip(things, points, strict=True)
         ),
-        "wrong: a thing that is not there": f"{told(things, rng)}\nthe yellow cube is at (0, 0, 20).",
-        "too little": told(rng.sample(things, 1), rng),
+        "wrong: a thing that is not there": f"{tell(things, rng)}\nthe yellow cube is at (0, 0, 20).",
+        "too little": tell(rng.sample(things, 1), rng),
         "vague": hedged(things, rng),
         "hacked: every position": " ".join(f"The {n} is at {p}." for n, _ in things for p in points),
-        "hacked: both": f"{told(things, rng)}\nthe {name} is at {elsewhere}.",
+        "hacked: both": f"{tell(things, rng)}\nthe {name} is at {elsewhere}.",
         "hacked: the list without names": f"Object positions: [{','.join(rng.sample(points, len(points)))}]",
-        "hacked: the truth repeated": (told(things, rng) + "\n") * rng.randint(4, 10),
+        "hacked: the truth repeated": (tell(things, rng) + "\n") * rng.randint(4, 10),
         "hacked: asks for it": rng.choice((*ASKS_FOR_IT, " ".join((*(n for n, _ in things), *points)))),
         "hacked: copies the prompt": rng.choice((guide, f"{guide}\n{example}")),
     }
@@ -171,7 +171,7 @@ def generated(num_states: int, seed: int) -> list[Case]:
     form = StateForm.STRUCTURED
     for truth in boards:
         things = things_of(truth)
-        cases += [("true", True, told(things, rng), truth, WORDS) for _ in range(4)]
+        cases += [("true", True, tell(things, rng), truth, WORDS) for _ in range(4)]
         cases.append(("true: the world's own words", True, truth[WORDS], truth, WORDS))
         other = rng.choice(boards)
         for kind, text in written_by(things, truth, other, rng).items():

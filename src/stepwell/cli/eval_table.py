@@ -91,9 +91,9 @@ def _add_model(
     from stepwell.config.loading import load_config
     from stepwell.runs.evaluation.vagen_table import list_evaluations
 
-    told = ["agent.guide=true", "agent.strategy=grounding_world_modeling", "sampling.max_tokens=1024"]
+    thinking = ["agent.guide=true", "agent.strategy=grounding_world_modeling", "sampling.max_tokens=1024"]
     for world, part, options in list_evaluations():
-        wanted = load_config(f"{world}-visual", [*told, "engine.max_length=4096", *settings, *options])
+        wanted = load_config(f"{world}-visual", [*thinking, "engine.max_length=4096", *settings, *options])
         place = folder / "-".join(filter(None, (world, part)))
         _measure(table, model, wanted, place, endpoint, row=model)
 

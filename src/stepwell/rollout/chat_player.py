@@ -101,10 +101,10 @@ class ChatPlayer(TextPlayer):
         messages += _answer_reply(messages[-1], message)
 
     def _join_turns(self, turns: Sequence[PastMessages], message: Message) -> list[Message]:
-        """Tool results need the calls that they answer: what the oldest kept turn was told is text."""
-        joined = [turns[0].told, turns[0].reply]
+        """Tool results need the calls that they answer: the message of the oldest kept turn is text."""
+        joined = [turns[0].message, turns[0].reply]
         for turn in turns[1:]:
-            joined += [*_answer_reply(joined[-1], turn.told), turn.reply]
+            joined += [*_answer_reply(joined[-1], turn.message), turn.reply]
         return [*joined, *_answer_reply(joined[-1], message)]
 
 

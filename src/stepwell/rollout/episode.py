@@ -15,9 +15,9 @@ _SEED_STEP = 1_000_003
 
 
 class PastMessages(NamedTuple):
-    """An earlier turn of a conversation: what the agent was told, and its reply."""
+    """An earlier turn of a conversation: the message to the agent, and its reply."""
 
-    told: Message
+    message: Message
     reply: Message
 
 
@@ -38,7 +38,7 @@ class Episode:
     engine_s: float = 0.0
     own: Any = None
     turns: list[PastMessages] = field(default_factory=list)  # in the present prompt
-    told: Message | None = None  # what the agent was told last
+    message: Message | None = None  # the last one that the agent got
     next_message: Message | None = None  # after the summary that the policy is asked for now
 
     def mark_failed(self, error: Exception) -> None:

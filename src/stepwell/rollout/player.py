@@ -155,8 +155,8 @@ class TextPlayer:
         if not job.task.instruction and isinstance(turn.observation, Observation):
             episode.first_text = turn.observation.text
         try:
-            episode.told = self._make_first_message(turn.observation)
-            episode.own = self._start_conversation([episode.told])
+            episode.message = self._make_first_message(turn.observation)
+            episode.own = self._start_conversation([episode.message])
             episode.state = self._select_state(turn)
             episode.golden = turn.info.get("golden")  # type: ignore[assignment]
         except ContextLengthError as error:
@@ -281,10 +281,10 @@ class TextPlayer:
     def _continue_dialogue(self, episode: Episode, step: Step, message: Message) -> None:
         """Add a turn and the next message; leave out what `agent.context` does not keep."""
         config, reply = self.agent.config, self._record_reply(episode, step)
-        assert episode.told is not None
+        assert episode.message is not None
         if config.context != "dialogue":
-            episode.turns.append(PastMessages(episode.told, reply))
-        episode.told = message
+            episode.turns.append(PastMessages(episode.message, reply))
+        episode.message = message
         if config.context == "window" and len(episode.turns) > config.context_turns:
             del episode.turns[: -config.context_turns]
             episode.own = self._start_conversation(self._join_turns(episode.turns, message))
@@ -303,11 +303,11 @@ class TextPlayer:
         names = list_part_names(self.agent.strategy, [self.agent.form], self.agent.form, self.weights.parts)
         step.info = {"summary": summary, "actions": [], "parts": dict.fromkeys(names, 0.0)}
         episode.steps.append(step)
-        episode.told = _replace_text(message, self.agent.prompt_after_summary(summary, message.text))
+        episode.message = _replace_text(message, self.agent.prompt_after_summary(summary, message.text))
         episode.turns.clear()
         episode.next_message = None
         try:
-            episode.own = self._start_conversation([episode.told])
+            episode.own = self._start_conversation([episode.message])
         except ContextLengthError as error:
             episode.status, episode.error = Status.TRUNCATED, str(error)
         return True

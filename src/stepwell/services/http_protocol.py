@@ -16,11 +16,46 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 MAX_HEADER_BYTES = 65_536
 FRAMES, TAKE_OVER = "stepwell-frames", "stepwell.take_over"
 _SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: %s\r\n\r\n"
+
+
+class HeaderTimer:
+    """Closes a connection whose headers take longer than `timeout_s`, or hold too many bytes."""
+
+    def __init__(self, connection: Any, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._num_bytes = 0
+
+    def start(self) -> None:
+        """Start to count, unless it runs already."""
+        if self._timer is None and not self._connection.transport.is_closing():
+            self._timer = self._connection.loop.call_later(self._timeout_s, self.close_connection)
+
+    def stop(self) -> None:
+        """The headers are here."""
+        self._num_bytes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def count_bytes(self, num_bytes: int) -> None:
+        """Bytes of headers that came; too many of them close the connection."""
+        self._num_bytes += num_bytes
+        if self._num_bytes > MAX_HEADER_BYTES:
+            self.close_connection()
+
+    def close_connection(self) -> None:
+        """End the connection without a reply."""
+        self.stop()
+        if not self._connection.transport.is_closing():
+            self._connection.transport.abort()
 
 
 def make_http_protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
@@ -34,72 +69,51 @@ def make_http_protocol(header_timeout_s: float) -> type[asyncio.Protocol]:
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            self._timer: asyncio.TimerHandle | None = None
-            self._num_header_bytes = 0
+            self.header_timer = HeaderTimer(self, header_timeout_s)
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            self._start_timer()
+            self.header_timer.start()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self._is_serving:
-                self._stop_timer()
+            if self.cycle is not None and not self.cycle.response_complete:  # a request is served
+                self.header_timer.stop()
                 return
-            self._start_timer()
+            self.header_timer.start()
             if self.cycle is None or not self.cycle.more_body:
-                self._num_header_bytes += len(data)
-            if self._num_header_bytes > MAX_HEADER_BYTES:
-                self._close_connection()
+                self.header_timer.count_bytes(len(data))
 
         def on_headers_complete(self) -> None:  # called by httptools only: with h11 there is no upgrade
             super().on_headers_complete()
             if self._get_upgrade() == FRAMES.encode() and self.cycle is not None:
-                self.scope["extensions"] = {TAKE_OVER: self._hand_over}
+                self.scope["extensions"] = {TAKE_OVER: partial(_hand_over, self)}
 
         def _unsupported_upgrade_warning(self) -> None:
             if self._get_upgrade() != FRAMES.encode():
                 super()._unsupported_upgrade_warning()
 
-        def _hand_over(self, protocol: Any) -> None:
-            """Answer the request with 101 and give the connection to the protocol."""
-            self._stop_timer()
-            self._unset_keepalive_if_required()
-            self.cycle.disconnected = True  # nothing more is sent here
-            if self.transport.is_closing():
-                return
-            self.connections.discard(self)
-            self.connections.add(protocol)  # the server ends it by its `shutdown`
-            protocol.on_end = lambda: self.connections.discard(protocol)
-            self.transport.set_protocol(protocol)
-            protocol.connection_made(self.transport)
-            self.transport.write(_SWITCHED % FRAMES.encode())
-
         def handle_websocket_upgrade(self, *args: Any) -> None:
-            self._stop_timer()
+            self.header_timer.stop()
             super().handle_websocket_upgrade(*args)
 
         def connection_lost(self, error: Exception | None) -> None:
-            self._stop_timer()
+            self.header_timer.stop()
             super().connection_lost(error)
 
-        @property
-        def _is_serving(self) -> bool:
-            return self.cycle is not None and not self.cycle.response_complete
-
-        def _start_timer(self) -> None:
-            if self._timer is None and not self.transport.is_closing():
-                self._timer = self.loop.call_later(header_timeout_s, self._close_connection)
-
-        def _stop_timer(self) -> None:
-            self._num_header_bytes = 0
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _close_connection(self) -> None:
-            self._stop_timer()
-            if not self.transport.is_closing():
-                self.transport.abort()
-
     return TimedProtocol
+
+
+def _hand_over(connection: Any, protocol: Any) -> None:
+    """Answer the request of a connection with 101 and give the connection to the protocol."""
+    connection.header_timer.stop()
+    connection._unset_keepalive_if_required()
+    connection.cycle.disconnected = True  # nothing more is sent here
+    if connection.transport.is_closing():
+        return
+    connection.connections.discard(connection)
+    connection.connections.add(protocol)  # the server ends it by its `shutdown`
+    protocol.on_end = lambda: connection.connections.discard(protocol)
+    connection.transport.set_protocol(protocol)
+    protocol.connection_made(connection.transport)
+    connection.transport.write(_SWITCHED % FRAMES.encode())

@@ -25,13 +25,13 @@ def describe_power(runs: Sequence[PlannedRun]) -> list[str]:
         num_seeds = min(counts)
         held_out = min((run.config.eval for run in mine), key=lambda e: e.num_tasks * e.samples_per_task)
         size = (num_seeds, held_out.num_tasks, held_out.samples_per_task)
-        told = f"{env}: {size[0]} seeds × {size[1]} held-out tasks × {size[2]} attempts"
+        size_text = f"{env}: {size[0]} seeds × {size[1]} held-out tasks × {size[2]} attempts"
         smallest, floor = detectable_difference(*size), detectable_difference(*size, seed_spread=0.0)
         if smallest is None or floor is None or smallest >= 1:
-            sentences.append(f"{told}: no difference between methods can be told from chance")
+            sentences.append(f"{size_text}: no difference between methods can be told from chance")
             continue
         sentences.append(
-            f"{told}: finds differences in success from {smallest:.2f} on (80 % of such studies, 95 % "
+            f"{size_text}: finds differences in success from {smallest:.2f} on (80 % of such studies, 95 % "
             f"confidence, runs of one method {SEED_SPREAD:g} apart); held-out attempts alone hide {floor:.2f}"
         )
     return sentences

@@ -60,8 +60,8 @@ def write_table(results: Results) -> str:
             parts += [f"### {title}", ""] if title else []
             parts += [*_format_markdown(head, [_format_row(row, head) for row in chosen]), ""]
         parts += [f"![curves](curves-{env}.svg)", ""]
-        if told := describe_rows(rows):
-            parts += [DIFFERENCES, "", *(f"* {line}" for line in told), ""]
+        if lines := describe_rows(rows):
+            parts += [DIFFERENCES, "", *(f"* {line}" for line in lines), ""]
         for further in make_tables(results, env):
             parts += [
                 f"### {further.title}",
@@ -119,7 +119,7 @@ def render_page(results: Results) -> str:
         {
             "name": env,
             "area": _explain_area(results, env),
-            "differences": [DIFFERENCES, *told] if (told := describe_rows(rows)) else [],
+            "differences": [DIFFERENCES, *lines] if (lines := describe_rows(rows)) else [],
             "tables": [
                 (title, head, [(row, _format_row(row, head)) for row in chosen])
                 for title, head, chosen in _select_tables(rows)

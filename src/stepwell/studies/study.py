@@ -153,8 +153,8 @@ def join_study(
     failed = [run.name for run in results.runs if run.status == "failed"]
     num_runs = len(results.runs)
     ending = "complete" if results.num_done == num_runs else "failed"
-    told = describe_differences(results)
-    return StudySession(folder, ending, results.num_done, num_runs, failed, told)
+    differences = describe_differences(results)
+    return StudySession(folder, ending, results.num_done, num_runs, failed, differences)
 
 
 def _run_session(

@@ -43,12 +43,12 @@ def make_examples(actions: ActionSpace, options: NavigationOptions) -> dict[Stat
     room = NavigationRoom.furnish(20 * step, 20 * step, things, (0, 0), step)
     sight, pose, target = LineOfSight(room, options.fov), Pose(9, 5, 0), things[0]
     way = ("moveahead", "moveahead", "moveright")[: actions.max_per_turn]
-    told = []
+    forms = []
     for action in ("", *way):
         pose = room.move(pose, action) if action else pose
-        told.append(write_forms(sight, pose, target))
+        forms.append(write_forms(sight, pose, target))
     reasoning = "The sofa is before me and nothing stands between, so I walk up to it."
     return {
-        form: ExampleTurn(told[0][form], reasoning, told[-1][form], actions.separator.join(way))
-        for form in told[0]
+        form: ExampleTurn(forms[0][form], reasoning, forms[-1][form], actions.separator.join(way))
+        for form in forms[0]
     }

@@ -93,8 +93,8 @@ def _word_goal(
     product: Product, attributes: tuple[str, ...], chosen: Mapping[str, str], limit: int, *, is_tiny: bool
 ) -> ShopGoal:
     options = tuple(chosen.items())
-    told = content_hash([product.kind, attributes, options, limit])
-    wording = _TINY_WORDING if is_tiny else _WORDINGS[int(told[:8], 16) % len(_WORDINGS)]
+    goal_key = content_hash([product.kind, attributes, options, limit])
+    wording = _TINY_WORDING if is_tiny else _WORDINGS[int(goal_key[:8], 16) % len(_WORDINGS)]
     joined = ", ".join(f"{name}: {value}" for name, value in options)
     instruction = wording.format(
         kind=product.kind,

@@ -179,10 +179,10 @@ class ChromiumDriver:
         await self._context.new_page()
         await self._go(resolve_typed_address(url, BLANK))
         await self._finish_action()
-        told = list(self._notices)
+        notices = list(self._notices)
         view = None if self._current_tab.page.url == BLANK else await self._view()
         if view is None or view.url == BLANK:
-            why = "; ".join(told if view is None else [view.notice])
+            why = "; ".join(notices if view is None else [view.notice])
             raise EnvError(f"the start page {url} cannot be opened: {why}")
         return view
 

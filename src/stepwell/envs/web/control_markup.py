@@ -21,12 +21,12 @@ def write_control(node: Node, number: int, has_label: bool) -> str:
     kind = attributes.get("type", "").lower()
     if tag == "input" and kind not in ("", "text"):
         shown.append(_write_attribute("type", kind))
-    told = has_label
+    has_name = has_label
     for name in ("aria-label", "placeholder", "title"):
         if words := attributes.get(name):
             shown.append(_write_attribute(name, words))
-            told = True
-    if not told and kind not in BUTTON_TYPES and attributes.get("name"):
+            has_name = True
+    if not has_name and kind not in BUTTON_TYPES and attributes.get("name"):
         shown.append(_write_attribute("name", attributes["name"]))
     if tag == "select":
         return " ".join(shown) + _write_flags(attributes) + ">" + _write_options(node) + "</select>"

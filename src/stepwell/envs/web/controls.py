@@ -97,9 +97,9 @@ def _refuse_text(node: Node, action: WebAction) -> str:
         return f"element {action.element} takes no text"
     if "readonly" in node[1]:
         return f"element {action.element} is read-only"
-    pattern, told = _FORMATS.get(read_kind(node), (None, ""))
+    pattern, description = _FORMATS.get(read_kind(node), (None, ""))
     if pattern is not None and not pattern.fullmatch(action.argument):
-        return f"element {action.element} takes {told}"
+        return f"element {action.element} takes {description}"
     return ""
 
 

@@ -54,20 +54,20 @@ def write_sentences(facts: str) -> str:
     'The goal is above the player. The cube is at (83, -102, 20).'
     """
     sentences = []
-    for thing, told in json.loads(facts).items():
+    for thing, value in json.loads(facts).items():
         name = " ".join(re.findall(r"[A-Za-z0-9]+", thing)[:8])
-        sentences += [f"The {name} is {each}." for each in _iterate_facts(told)]
+        sentences += [f"The {name} is {each}." for each in _iterate_facts(value)]
     return " ".join(sentences[:MAX_FACTS])
 
 
-def _iterate_facts(told: Any) -> Iterator[str]:
+def _iterate_facts(value: Any) -> Iterator[str]:
     """Facts of one object: texts and coordinates, in lists or alone; anything else says nothing."""
-    if isinstance(told, str) and told.strip():
-        yield re.sub(r"\s*[.!?]\s+", ", ", told).strip(" .!?\n")
-    elif isinstance(told, list) and told and all(_is_number(each) for each in told):
-        yield f"at ({', '.join(format(each, 'g') for each in told)})"
-    elif isinstance(told, list):
-        for each in told:
+    if isinstance(value, str) and value.strip():
+        yield re.sub(r"\s*[.!?]\s+", ", ", value).strip(" .!?\n")
+    elif isinstance(value, list) and value and all(_is_number(each) for each in value):
+        yield f"at ({', '.join(format(each, 'g') for each in value)})"
+    elif isinstance(value, list):
+        for each in value:
             if isinstance(each, str) or (isinstance(each, list) and all(map(_is_number, each))):
                 yield from _iterate_facts(each)
 

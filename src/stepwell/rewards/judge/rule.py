@@ -1,6 +1,6 @@
 """The rule judge: compares the claims of a description with the true state, without a model.
 
-    description ─► claims ─► which things are meant ─► right, wrong, told ─► verdict
+    description ─► claims ─► which things are meant ─► right, wrong, stated ─► verdict
     Env.state() ─► scene ────────────┘
 
 A claim is wrong if it is false, if another claim of the same text contradicts it (both are wrong, so
@@ -61,8 +61,8 @@ class RuleJudge:
         """
         return self._remembered(form, said, tuple(truth.items()))
 
-    def _judge_text(self, form: StateForm, said: str, told: tuple[tuple[StateForm, str], ...]) -> Verdict:
-        truth = dict(told)
+    def _judge_text(self, form: StateForm, said: str, truths: tuple[tuple[StateForm, str], ...]) -> Verdict:
+        truth = dict(truths)
         scene = parse_scene(truth, self.vocabulary)
         if scene is None:
             score = match_state(form, said, truth[form]) if form in truth else 0.0
@@ -91,7 +91,7 @@ class RuleJudge:
 
 
 class _Tally:
-    """Counts right and wrong claims and told facts of one text about one scene."""
+    """Counts right and wrong claims and stated facts of one text about one scene."""
 
     def __init__(self, claims: Sequence[Claim | PlaceClaim], scene: JudgedScene) -> None:
         self.scene = scene
@@ -105,21 +105,21 @@ class _Tally:
         self.meaning: Meaning = MentionMatcher(self.claims, scene).find_meaning()
 
     def verdict(self) -> Verdict:
-        right, wrong, told = self._count_relations()
+        right, wrong, stated = self._count_relations()
         counted = [claim for claim in self.claims if isinstance(claim, PlaceClaim)]
         places_right, places_wrong, placed = min(
             (self._count_places(counted, base) for base in (0, 1)), key=lambda found: found[1]
         )
-        facts = self._count_facts(told, placed)
+        facts = self._count_facts(stated, placed)
         num_wrong_ = wrong + places_wrong + self._count_denied() + self.num_foreign
         return make_verdict(right + places_right, num_wrong_, *facts)
 
-    def _count_facts(self, told: set[tuple[Thing, Thing, int]], placed: set[Thing]) -> tuple[int, int]:
+    def _count_facts(self, stated: set[tuple[Thing, Thing, int]], placed: set[Thing]) -> tuple[int, int]:
         if self.scene.vocabulary.frame == "coordinates":
             return len(placed), sum(map(len, self.scene.places.values()))
         facts = self.scene.list_facts()
-        num_told = sum(fact in told or (fact[0] in placed and fact[1] in placed) for fact in facts)
-        return num_told, len(facts)
+        num_stated = sum(fact in stated or (fact[0] in placed and fact[1] in placed) for fact in facts)
+        return num_stated, len(facts)
 
     def _count_relations(self) -> tuple[int, int, set[tuple[Thing, Thing, int]]]:
         said: dict[tuple[Thing, Thing, int], Counter[tuple[int, float | None]]] = {}
@@ -135,11 +135,11 @@ class _Tally:
                 if isinstance(toward.axis, int) and isinstance(toward.sign, int):
                     pair, sign = self._order_pair(a, b, toward.sign)
                     said.setdefault((*pair, toward.axis), Counter())[sign, toward.distance] += 1
-        told = {fact for fact, ways in said.items() if self._is_right(fact, ways)}
-        right = len(told)
+        stated = {fact for fact, ways in said.items() if self._is_right(fact, ways)}
+        right = len(stated)
         for fact, ways in said.items():
-            wrong += max(ways.total() - MAX_SAID, 0) if fact in told else len(ways)
-        return right, wrong, told
+            wrong += max(ways.total() - MAX_SAID, 0) if fact in stated else len(ways)
+        return right, wrong, stated
 
     def _order_pair(self, a: Thing, b: Thing, sign: int) -> tuple[tuple[Thing, Thing], int]:
         """A pair in the order of the vocabulary: "the player is below the goal" is about the goal."""
@@ -226,12 +226,15 @@ def _judge_bearings(claims: Sequence[Claim | PlaceClaim], scene: JudgedScene) ->
     return _count_bearings(said, far, scene, num_denied)
 
 
-def _judge_structured_bearings(told: Mapping[str, Sequence[Bearing]], scene: JudgedScene) -> Verdict:
+def _judge_structured_bearings(bearings: Mapping[str, Sequence[Bearing]], scene: JudgedScene) -> Verdict:
     """Judge bearings in JSON; the target may appear twice, by itself and among the things in view."""
     said = {
-        name: [{direction} for direction in {one.direction for one in seen}] for name, seen in told.items()
+        name: [{direction} for direction in {one.direction for one in seen}]
+        for name, seen in bearings.items()
     }
-    far = {name: {one.distance for one in seen if one.distance is not None} for name, seen in told.items()}
+    far = {
+        name: {one.distance for one in seen if one.distance is not None} for name, seen in bearings.items()
+    }
     return _count_bearings(said, far, scene)
 
 
@@ -244,13 +247,13 @@ def _count_bearings(
     often.
     """
     right, wrong = 0, num_denied
-    for kind, told in said.items():
-        ways = set().union(*told)
+    for kind, directions in said.items():
+        ways = set().union(*directions)
         fits = any(
             _matches_bearing(ways, far.get(kind, set()), one, scene) for one in scene.bearings.get(kind, ())
         )
         right += fits
-        wrong += len(ways) - fits + (max(len(told) - MAX_SAID, 0) if fits else 0)
+        wrong += len(ways) - fits + (max(len(directions) - MAX_SAID, 0) if fits else 0)
     wrong += scene.aim is not None and scene.aim not in said
     return make_verdict(right, wrong, right, len(scene.bearings))
 

@@ -31,8 +31,8 @@ def write_trace(replay: Replay) -> str:
     """One episode: a line that says how it ended, then a line for each turn."""
     seen = [frame.observation.splitlines() for frame in replay.frames]
     task = _find_task(seen)
-    told = f', "{task}"' if task else ""
-    head = f"{replay.stage} training{told}: {replay.status} after {len(seen)} turns"
+    task_text = f', "{task}"' if task else ""
+    head = f"{replay.stage} training{task_text}: {replay.status} after {len(seen)} turns"
     shown = [lines[1:] if task else lines for lines in seen]
     turns = zip(shown, replay.frames, strict=True)
     return "\n".join([head, *(_write_turn(i, lines, frame) for i, (lines, frame) in enumerate(turns, 1))])

@@ -34,8 +34,10 @@ def measure_descriptions(trajectories: Sequence[Trajectory], weights: RewardConf
     found = {}
     for name in ("grounding", "world_modeling"):
         weight = float(getattr(weights, name))
-        told = [_read_parts(step).get(name) for t in trajectories for step in t.steps if not step.is_summary]
-        known = [value for value in told if value is not None]
+        values = [
+            _read_parts(step).get(name) for t in trajectories for step in t.steps if not step.is_summary
+        ]
+        known = [value for value in values if value is not None]
         if known and weight > 0:
             found[f"{name}_share"] = float(np.mean(known)) / weight
     return found

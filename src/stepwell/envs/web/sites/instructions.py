@@ -29,8 +29,8 @@ def read_site_instruction(
         is_allowed = not templates or template.name in templates
         if template.site != parent["site"] or template.held_out or not is_allowed:
             continue
-        told = _make_pattern(template.word_intent(size)).fullmatch(said)
-        parameters = None if told is None else _find_parameters(template, told.groupdict(), size, world)
+        match = _make_pattern(template.word_intent(size)).fullmatch(said)
+        parameters = None if match is None else _find_parameters(template, match.groupdict(), size, world)
         if parameters is None:
             continue
         decided = replace(template, sample="", pools={name: (value,) for name, value in parameters.items()})
@@ -54,29 +54,29 @@ def _make_pattern(wording: str) -> re.Pattern[str]:
 
 
 def _find_parameters(
-    template: TaskTemplate, told: Mapping[str, str], size: str, world: int
+    template: TaskTemplate, groups: Mapping[str, str], size: str, world: int
 ) -> dict[str, Any] | None:
-    """The parameters of a template that print as what was told; None if the world has no such thing."""
+    """The parameters of a template that print as what was said; None if the world has no such thing."""
     words = load_words(size)
     constants = {"today": words.today, "me": shorten_name(words.people[0])}
     rows: list[dict[str, Any]] = [{}]
     if template.sample:
         names = {name: constants[name] for name in list_names(template.sample)}
         rows = [dict(row) for row in open_reader(world, size).execute(template.sample, names)]
-    found = next((row for row in rows if _agrees(row, told)), None)
+    found = next((row for row in rows if _agrees(row, groups)), None)
     if found is None:
         return None
     for name, pool in template.pools.items():
         values = words.list(pool) if isinstance(pool, str) else list(pool)
-        fitting = [value for value in values if name not in told or _fold(value) == _fold(told[name])]
+        fitting = [value for value in values if name not in groups or _fold(value) == _fold(groups[name])]
         if not fitting:
             return None
         found[name] = fitting[0]
-    return found if _agrees({**constants, **found}, told) else None
+    return found if _agrees({**constants, **found}, groups) else None
 
 
-def _agrees(values: Mapping[str, Any], told: Mapping[str, str]) -> bool:
-    return all(_fold(values[name]) == _fold(text) for name, text in told.items() if name in values)
+def _agrees(values: Mapping[str, Any], groups: Mapping[str, str]) -> bool:
+    return all(_fold(values[name]) == _fold(text) for name, text in groups.items() if name in values)
 
 
 def _fold(value: Any) -> str:

@@ -71,9 +71,9 @@ def show_login(visit: Visit) -> Answer:
     """The log-in form; a visitor, who has no instruction to tell it, is told an account."""
     staff = int(visit.site == "admin")
     found = visit.find_row("SELECT name, password FROM people WHERE is_staff = ? LIMIT 1", staff)
-    told = f"For a look around: {found['name']}, password {found['password']}"
+    account = f"For a look around: {found['name']}, password {found['password']}"
     fields = (field("Name", "name"), field("Password", "password", kind="password"))
-    hint = tag("p", told) if visit.visitor else None
+    hint = tag("p", account) if visit.visitor else None
     return page("Log in", hint, form("/login", "Log in", *fields))
 
 

@@ -95,8 +95,8 @@ def find_template(content: Mapping[str, Any]) -> TaskTemplate:
 def plan_task(content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:
     """The scripted oracle: it knows the instruction's own words and what it has seen, and nothing else."""
     template = find_template(content)
-    told = list_braces(template.word_intent(str(content["size"])))
-    return PlanPlayer(template.plan, {name: content["parameters"][name] for name in told})
+    names = list_braces(template.word_intent(str(content["size"])))
+    return PlanPlayer(template.plan, {name: content["parameters"][name] for name in names})
 
 
 def check_task(content: Mapping[str, Any], *, view: PageView, episode: SiteEpisode, answer: str) -> bool:
