@@ -113,6 +113,17 @@ def test_no_text_of_a_page_looks_like_an_element_in_the_short_form() -> None:
     assert shorten_page('<input id=1 value="a > b [2]">') == '[1 value="a > b (2)"]'
 
 
+def test_roles_and_false_states_are_left_out_of_the_short_form() -> None:
+    tab = '<li id=2 role="tab" aria-expanded="false" aria-selected="true" title="x">Tab</li>'
+    assert shorten_page(tab) == '[2 aria-selected="true" title="x"]Tab'
+
+
+def test_the_address_can_be_left_out() -> None:
+    with make_web(max_tokens=100, show_url=False) as env:
+        observation, _ = env.reset(seed=3)
+        assert observation.text.split("\n")[1].startswith("Lines: 1 to ") and "http:" not in observation.text
+
+
 def test_an_observation_says_task_address_and_page() -> None:
     with make_web(max_tokens=100) as env:
         observation, _ = env.reset(seed=3)

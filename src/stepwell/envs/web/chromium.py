@@ -10,6 +10,10 @@ What leaves a page: pop-ups become tabs and get the focus; alerts and confirmati
 dismissed, and their text is in the notice; downloads are refused; a navigation that fails or is not allowed
 leads back to the page before, with a notice.
 
+A new context costs a process of the browser, five times as much as a page. With `reuses_context` the next
+episode gets the context of the one before, if that has one tab and needs neither headers nor a stored state:
+its cookies, storage and history are emptied first. It is for pages that keep nothing elsewhere.
+
 Which hosts exist is decided by the browser's own resolver (`browser.py`), not here.
 """
 
@@ -20,8 +24,10 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from stepwell.core import EnvError
 from stepwell.envs.tiles import Image
@@ -59,6 +65,12 @@ BOXES = (
 SCREEN = {"width": 1280, "height": 720}
 CLICK = "([key, place]) => { const found = window[key].elements[place]; if (found) found.click(); }"
 IS_IN_SELECT = "() => document.activeElement !== null && document.activeElement.localName === 'select'"
+# The page that is left can write nothing any more, and leaves nothing.
+FORGET = """() => {
+  Storage.prototype.setItem = () => undefined;
+  localStorage.clear(); sessionStorage.clear(); window.name = "";
+}"""
+MAX_REUSES = 50  # of a context; then a fresh one frees what the browser still holds
 TAB_S = 2.0  # longest wait for the tab that a link opens
 KEYS = {
     "ctrl": "Control",
@@ -84,7 +96,12 @@ class ChromiumDriver:
         timeout_s: float = 10.0,
         viewport: Literal["flow", "screen"] = "flow",
         host: BrowserHost | None = None,
+        *,
+        reuses_context: bool = False,
     ) -> None:
+        self.reuses_context = reuses_context
+        self._num_reuses = 0
+        self._rules = ""
         self._serve, self._timeout_s, self._is_flow = serve, timeout_s, viewport == "flow"
         self._host = host
         self._key = "k" + secrets.token_hex(8)
@@ -107,9 +124,13 @@ class ChromiumDriver:
         storage_state: Any = None,
     ) -> PageView:
         """Start afresh at `url`; a site that does not answer is an `EnvError`."""
-        self.close()
         self._allowed = AllowedHosts.from_names(allowed_hosts)
         rules = write_resolver_rules(self._allowed, self._serve() if self._serve else None)
+        if self._can_reuse(rules, url) and not headers and storage_state is None:
+            with suppress(EnvError):  # a context that fails is replaced
+                return self._run(self._open_again(url), 3 * self._timeout_s + 30)
+        self.close()
+        self._rules, self._num_reuses = rules, 0
         return self._run(self._open(rules, url, dict(headers), storage_state), 3 * self._timeout_s + 120)
 
     def act(self, action: WebAction) -> PageView:
@@ -177,6 +198,27 @@ class ChromiumDriver:
         self._context.on("dialog", self._answer_dialog)
         self._tabs, self._tab, self._notices = [], 0, []
         await self._context.new_page()
+        return await self._open_first(url)
+
+    def _can_reuse(self, rules: str, url: str) -> bool:
+        if not self.reuses_context or self._context is None or rules != self._rules or len(self._tabs) != 1:
+            return False
+        here, there = urlsplit(self._current_tab.page.url), urlsplit(url)
+        return self._num_reuses < MAX_REUSES and (here.scheme, here.netloc) == (there.scheme, there.netloc)
+
+    async def _open_again(self, url: str) -> PageView:
+        """Start afresh in the context that is open."""
+        self._num_reuses += 1
+        self._notices.clear()
+        page = self._current_tab.page
+        await page.evaluate(FORGET)
+        await self._context.clear_cookies()
+        await page.mouse.move(0, 0)
+        view = await self._open_first(url)
+        await self._current_tab.forget_history()
+        return view
+
+    async def _open_first(self, url: str) -> PageView:
         await self._go(resolve_typed_address(url, BLANK))
         await self._finish_action()
         notices = list(self._notices)

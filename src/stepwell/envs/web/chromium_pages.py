@@ -220,6 +220,10 @@ class ChromiumTab:
             await self._return_from_error(self.page.go_forward if step < 0 else self.page.go_back)
         return True
 
+    async def forget_history(self) -> None:
+        """The present page becomes the first one."""
+        await (await self._find_devtools()).send("Page.resetNavigationHistory")
+
     async def _return_from_error(self, move: Any) -> None:
         """Once the error page is there, move away from it; meanwhile the browser changes its processes."""
         from playwright.async_api import Error

@@ -6,7 +6,8 @@
                                 └─► driver.act
 
 A reply that is no action, or an action that cannot be done, costs a turn and is told in the notice. The
-reward is the judge's (0 to 1) at the exit, and nothing before it; an episode without an exit fails. A
+reward is the judge's (0 to 1) at the exit, and nothing before it; an episode without an exit fails. Where a
+page ends a task by itself (`has_ended` of the source), that is the exit. A
 browser that dies or a start page that does not answer raises `EnvError`: the episode is a fault of the
 system and never trained on.
 
@@ -109,7 +110,7 @@ class WebEnv(Env):
     @classmethod
     def read_instruction(cls, options: Any, parent: Task, instruction: str) -> Task | None:
         """The task that the source reads from an instruction, where it can."""
-        read = getattr(open_source(str(parent.content["source"])), "read_instruction", None)
+        read = getattr(open_source(str(parent.content["source"]), options), "read_instruction", None)
         content = None if read is None else read(options, parent.content, instruction)
         return None if content is None else _make_split_task(cls.name, content, parent.seed)
 
@@ -163,10 +164,12 @@ class WebEnv(Env):
             self._view = replace(view, notice=f"not an action: {error}")
             return Effect()
         self._done.append(" ".join(print_action(parsed).split("\n")))
-        if parsed.name != "exit":
-            self._view = driver.act(parsed)
-            return Effect()
         assert self._source is not None
+        if parsed.name != "exit":
+            self._view = view = driver.act(parsed)
+            has_ended = getattr(self._source, "has_ended", None)
+            if has_ended is None or not has_ended(view):
+                return Effect()
         score = self._source.judge(view, driver, parsed.argument)
         return Effect(score, terminated=True, success=score >= 1.0)
 
@@ -248,11 +251,18 @@ class WebEnv(Env):
         self._driver = self._source = self._view = None
 
     def _make_driver(self, start: TaskStart) -> PageDriver:
+        if isinstance(self._driver, ChromiumDriver) and self._driver.reuses_context and start.keeps_nothing:
+            return self._driver
         if self._driver is not None:
             self._driver.close()
         if self.options.driver == "light":
             return LightDriver(start.app, self.options.timeout_s)
-        return ChromiumDriver(start.serve, self.options.timeout_s, self.options.viewport)
+        return ChromiumDriver(
+            start.serve,
+            self.options.timeout_s,
+            self.options.viewport,
+            reuses_context=start.keeps_nothing,
+        )
 
     def _require_view(self) -> tuple[PageView, PageDriver]:
         if self._view is None or self._driver is None:
@@ -265,11 +275,12 @@ class WebEnv(Env):
         if self.options.show_history and self._done:
             head += ["Done so far:", *self._list_done()]
         text = "\n".join(head)
-        seen = write_observation(view, max(1, self.options.token_budget - count_tokens(text)))
+        budget = max(1, self.options.token_budget - count_tokens(text))
+        whole = f"{text}\n{write_observation(view, budget, with_url=self.options.show_url)}"
         if self.options.page_form == "short":
-            above, mark, page = seen.partition("\nPage:\n")
-            seen = f"{above}{mark}{shorten_page(page)}"
-        return f"{text}\n{seen}"
+            above, mark, page = whole.partition("\nPage:\n")
+            whole = f"{above}{mark}{shorten_page(page)}"
+        return whole
 
     def _list_done(self) -> Sequence[str]:
         first = max(0, len(self._done) - MAX_HISTORY)

@@ -83,9 +83,9 @@ def place_viewport(offset: int, num_lines: int) -> tuple[int, int]:
     return first, min(num_lines, first + FLOW_LINES)
 
 
-def write_observation(view: PageView, max_tokens: int) -> str:
-    """The text of a view within a budget; address, tabs and notice are always there."""
-    head = write_head(view)
+def write_observation(view: PageView, max_tokens: int, *, with_url: bool = True) -> str:
+    """The text of a view within a budget; address (if wanted), tabs and notice are always there."""
+    head = write_head(view)[0 if with_url else 1 :]
     lines = view.html.split("\n") if view.html else ["(the page is empty)"]
     left = max_tokens - count_tokens("\n".join(head))
     first, last, cut = choose_lines(lines, view.viewport, left)

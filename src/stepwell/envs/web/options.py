@@ -60,6 +60,7 @@ class WebOptions(Settings):
     screenshot: Literal["none", "plain", "marks"] = Field(
         "none", description="an image of the page with every observation; marks: with the ids of elements"
     )
+    show_url: bool = Field(True, description="write the address of the page above it")
     show_history: bool = Field(
         False, description="list the actions done so far in the observation, with their comments"
     )

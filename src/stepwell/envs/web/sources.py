@@ -10,8 +10,9 @@ tasks) is shared inside the source's own module.
     plan           content -> view -> WebAction    the scripted oracle; from what is seen alone
     close          the episode is over
 
-A source may also have `make_variant(options, content, relation, rng)`, a task made from another one, and
-`read_instruction(options, content, instruction)`, the task that free words stand for.
+A source may also have `make_variant(options, content, relation, rng)`, a task made from another one,
+`read_instruction(options, content, instruction)`, the task that free words stand for, and `has_ended(view)`,
+whether the page itself has ended the task: it is judged then, without an exit.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ class TaskStart:
     allowed_hosts: Sequence[str] = ()
     storage_state: Any = None
     more_urls: Sequence[str] = ()  # opened in tabs of their own; the first page keeps the focus
+    keeps_nothing: bool = (
+        False  # pages keep state in the browser's storage alone: a context can be used again
+    )
     app: Any = None
     serve: Callable[[], int] | None = None
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from stepwell.core import ConfigError, InputError
+from stepwell.envs.registry import make_env
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.miniwob.options import MiniWobOptions
 from stepwell.envs.web.miniwob.pages import find_pages, list_pages, read_file, read_reward
@@ -167,6 +168,42 @@ def test_a_page_that_is_loaded_again_gives_no_second_try(driver: Any, way: str) 
     assert "The episode is over." in view.text and source.judge(view, driver, "") == 0.0
     view = driver.open(start.url, headers=start.headers, allowed_hosts=start.allowed_hosts)
     assert "The episode is over." not in view.text  # the next episode begins anew
+
+
+@pytest.mark.slow
+def test_a_context_that_is_used_again_shows_what_a_fresh_one_shows(driver: Any) -> None:
+    again = type(driver)(serve=serve_pages, reuses_context=True)
+    source = MiniWobSource(MiniWobOptions(pages=("click-test-2", "click-link")))
+    contexts = []
+    for seed in (0, 1, 0, 3):
+        start = source.start(source.make_content(None, seed))
+        fresh = driver.open(start.url, headers={}, allowed_hosts=start.allowed_hosts)
+        view = again.open(start.url, headers={}, allowed_hosts=start.allowed_hosts)
+        assert view == fresh
+        contexts.append(again._context)
+        (first, *_) = [element.id for element in view.elements]
+        assert "The episode is over." in again.act(WebAction("click", element=first)).text
+        assert "no earlier page" in again.act(WebAction("go_back")).notice
+    assert len(set(contexts)) == 1
+    again.close()
+
+
+@pytest.mark.slow
+def test_an_episode_ends_with_the_click_that_decides(driver: Any) -> None:
+    pages = {"pages": ["click-test-2"]}
+    with make_env("web", {"source": "miniwob", "driver": "chromium", "miniwob": pages}) as env:
+        for name, reward in (("ONE", 1.0), ("TWO", 0.0)):
+            env.reset(seed=0)
+            (button,) = [element.id for element in env._view.elements if element.text == name]
+            _, paid, is_over, _, info = env.step([f'do(action="Click", element="{button}")'])
+            assert (paid, is_over, info["success"]) == (reward, True, reward == 1.0)
+
+
+def test_a_field_is_chosen_by_its_number() -> None:
+    fields = [("1", "input", ""), ("2", "input", ""), ("3", "input", "")]
+    choose = plan_clicks("focus-text-2")
+    assert choose(make_view("Focus into the 3rd input textbox.", *fields)).element == "3"
+    assert plan_clicks("focus-text")(make_view("Focus into the textbox.", *fields)).element == "1"
 
 
 @pytest.mark.slow

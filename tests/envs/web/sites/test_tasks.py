@@ -183,6 +183,20 @@ def test_variants_are_of_the_templates_and_kinds_that_the_options_name() -> None
     assert {content["kind"] for content in draw(WebOptions(kinds=("navigation",)))} == {"navigation"}
 
 
+def test_an_instruction_is_read_as_a_task_of_the_kinds_and_templates_that_the_options_name() -> None:
+    source = SitesSource()
+    tasks = [source.make_content(WebOptions(sites=("shop",)), seed) for seed in range(12)]
+    parent = next(task for task in tasks if task["kind"] == "information" and task["split"] == "train")
+    words, name = str(parent["instruction"]), str(parent["template"])
+
+    def read(**options: Any) -> dict[str, Any] | None:
+        return source.read_instruction(WebOptions(**options), parent, words)
+
+    assert [found and found["template"] for found in (read(), read(kinds=("information",)))] == [name, name]
+    assert read(kinds=("navigation", "content")) is None
+    assert read(templates=("shop.subscribe",)) is None
+
+
 def test_the_same_seed_gives_the_same_task() -> None:
     assert make_site_task(7, "tiny") == make_site_task(7, "tiny")
     assert make_site_task(7, "tiny") != make_site_task(8, "tiny")

@@ -48,6 +48,8 @@ class _PageHandler(BaseHTTPRequestHandler):
         self.send_response(404 if content is None else 200)
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(content or b"")))
+        if content is not None and not parts.query:  # the package's files as they are; pages have a seed
+            self.send_header("cache-control", "max-age=86400")
         self.end_headers()
         self.wfile.write(content or b"")
 

@@ -87,6 +87,13 @@ def _choose_options(view: PageView, text: str) -> list[str]:
     return [element.id for element in (*chosen, *_find_named(view, ["Submit"], "button input"))]
 
 
+def _choose_field(view: PageView, text: str) -> list[str]:
+    """The field whose number the instruction says; the first if it says none."""
+    fields = [element.id for element in view.elements if element.tag == "input"]
+    number = re.search(r"the (\d+)(?:st|nd|rd|th)", text)
+    return fields[int(number[1]) - 1 :][:1] if number else fields[:1]
+
+
 CHOOSERS: dict[str, Chooser] = {
     "click-button": _choose_quoted,
     "click-button-sequence": _choose_numbers,
@@ -103,4 +110,6 @@ CHOOSERS: dict[str, Chooser] = {
     "click-test": _choose_only,
     "click-test-2": _choose_numbers,
     "click-test-transfer": _choose_numbers,
+    "focus-text": _choose_field,
+    "focus-text-2": _choose_field,
 }

@@ -8,6 +8,9 @@
 The pages draw their problems from the seed, in the browser, so a task is the same on every machine. The
 instruction stands on the page itself. A page without scripts does nothing: Chromium is needed.
 
+A page ends its task by itself, at the first click that decides: the episode ends with it. An agent that exits
+before that gets nothing.
+
 The reward is the page's own, without its part for speed; what the page pays below nothing counts as nothing.
 The first reward of the task's page counts (`pages.py`); other pages and seeds of the host pay nothing.
 """
@@ -23,7 +26,7 @@ from stepwell.envs.web.driver import PageDriver
 from stepwell.envs.web.miniwob.options import MiniWobOptions, fill_pages
 from stepwell.envs.web.miniwob.pages import list_pages, read_reward
 from stepwell.envs.web.miniwob.server import HOST, make_page_url, serve_pages
-from stepwell.envs.web.miniwob.solvers import plan_clicks
+from stepwell.envs.web.miniwob.solvers import IS_OVER, plan_clicks
 from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sources import TaskStart
 
@@ -53,7 +56,11 @@ class MiniWobSource:
         if name not in list_pages() or not isinstance(seed, int) or seed < 0:
             raise InputError("a task of MiniWoB++ holds a known 'page' and a 'seed' of at least 0")
         self._url = make_page_url(str(name), seed)
-        return TaskStart(self._url, allowed_hosts=(HOST,), serve=serve_pages)
+        return TaskStart(self._url, allowed_hosts=(HOST,), keeps_nothing=True, serve=serve_pages)
+
+    def has_ended(self, view: PageView) -> bool:
+        """Whether the task's page has given its reward."""
+        return IS_OVER in view.text and view.url.partition("#")[0] == self._url
 
     def judge(self, view: PageView, driver: PageDriver, answer: str) -> float:
         """The reward of the task's page; 0 if it is not shown, or was not brought to its end."""

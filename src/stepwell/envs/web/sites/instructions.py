@@ -21,12 +21,19 @@ from stepwell.envs.web.sites.templates.template import TaskTemplate, list_names,
 
 
 def read_site_instruction(
-    instruction: str, parent: Mapping[str, Any], *, templates: Collection[str] = ()
+    instruction: str,
+    parent: Mapping[str, Any],
+    *,
+    kinds: Collection[str] = (),
+    templates: Collection[str] = (),
 ) -> dict[str, Any] | None:
-    """The content of the training task that an instruction stands for, on the site of its parent."""
+    """The content of the training task that an instruction stands for, on the site of its parent.
+
+    Only templates of these kinds and names are read, if they are given.
+    """
     size, world, said = str(parent["size"]), int(parent["world"]), " ".join(instruction.split())
     for template in TEMPLATES.values():
-        is_allowed = not templates or template.name in templates
+        is_allowed = (not kinds or template.kind in kinds) and (not templates or template.name in templates)
         if template.site != parent["site"] or template.held_out or not is_allowed:
             continue
         match = _make_pattern(template.word_intent(size)).fullmatch(said)

@@ -75,8 +75,12 @@ class SitesSource:
         self, options: Any, content: Mapping[str, Any], instruction: str
     ) -> dict[str, JSON] | None:
         """The task of the same site that an instruction stands for, if a template words it so."""
-        allowed = getattr(options, "templates", None) or ()
-        return read_site_instruction(instruction, content, templates=allowed)
+        return read_site_instruction(
+            instruction,
+            content,
+            kinds=getattr(options, "kinds", None) or (),
+            templates=getattr(options, "templates", None) or (),
+        )
 
     def start(self, content: Mapping[str, Any]) -> TaskStart:
         """A fresh snapshot, with the person of the task logged in."""
