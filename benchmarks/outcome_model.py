@@ -13,6 +13,7 @@ trained model stand trivial judges. Truth is the checker's verdict; the kind of 
 
     python benchmarks/outcome_model.py                    # results/outcome_model_web.json
     python benchmarks/outcome_model.py --small            # a quick look; writes nothing
+    python benchmarks/outcome_model.py --model smollm2-135m --device cuda --learning-rate 1e-4
 """
 
 from __future__ import annotations
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=448)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--output", type=Path, default=RESULT)
     parser.add_argument("--pools", type=Path, help="keep the episodes here, and use them if they are there")
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
@@ -165,7 +167,7 @@ def write_result(args: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
         "mean_accuracy": float(np.mean(accuracy)),
         "runs": runs,
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    args.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def play_pools(args: argparse.Namespace, folder: Path) -> None:

@@ -38,3 +38,13 @@ def test_arms_of_the_web_study_differ_in_what_they_name() -> None:
     assert arms["webrl-judged"].outcome.judge == ("model:runs/webrl-orm",)
     assert {name for name, config in arms.items() if config.offline.pool} == {"awr", "filtered-bc"}
     assert arms["sft"].train.num_updates == 0
+
+
+def test_arms_of_the_tiny_web_study_differ_in_what_they_name() -> None:
+    arms = {run.variant: run.config for run in plan("web_tiny") if run.seed == 0}
+    assert arms["adamw"].train.optimizer.kind == "adamw" and arms["rloo"].train.optimizer.kind == "muon"
+    assert arms["ten-tasks"].train.num_tasks == 10
+    assert arms["imitation"].train.num_updates == 0 and arms["imitation"].warm_start.stop_at == 0.95
+    assert {arms[name].policy.model for name in ("tiny-1m", "imitation-1m")} == {"tiny-1m"}
+    assert resolve_recipe(arms["with-form"].recipe).reward_parts == ("task", "format")
+    assert arms["steppo"].policy.critic == "shared" and arms["rloo"].policy.critic == "none"
