@@ -65,7 +65,7 @@ class Agent:
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
-        """The tools that the agent is told about; none without the guide."""
+        """The tools that the prompt describes; none without the guide."""
         return self.description.actions.callable_tools if self.config.guide else ()
 
     def system_prompt(self, *, with_tools: bool = True) -> str:

@@ -33,7 +33,7 @@ def write_system_prompt(
     with_guide: bool = True,
     with_tools: bool = True,
 ) -> str:
-    """Everything an agent is told before the first observation; without the guide only how to reply."""
+    """All instructions before the first observation; without the guide only how to reply."""
     parts = (description.guide.strip(), _describe_turns(description)) if with_guide else ("", "")
     tools = describe_tools(description.actions) if with_guide and with_tools else ""
     lines = [

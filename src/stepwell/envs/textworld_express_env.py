@@ -59,7 +59,7 @@ class TextWorldExpress(Env):
 
     @cached_property
     def description(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         return EnvDescription(self.name, GUIDE, ActionSpace(), self.options.max_turns)
 
     @classmethod

@@ -106,7 +106,7 @@ class Message:
     def to_template(self, *, images: bool = False, as_parts: bool = False) -> dict[str, Any]:
         """The dictionary that Hugging Face chat templates expect; arguments stay an object.
 
-        With `images`, images may stand in it; with `as_parts`, text too is written as a part.
+        With `images`, it may hold images; with `as_parts`, text too is written as a part.
         """
         in_parts = as_parts or (images and bool(self.images))
         content = [_part_to_template(part) for part in self.parts] if in_parts else self.text

@@ -14,7 +14,7 @@ Invariants
 * `render` never fails because a conversation cannot be extended. It starts a new prompt, reports this in
   `RenderedPrompt.extended` and `.reason`, and counts it in `counts`.
 * A prompt that leaves no room in the context is a `ContextLengthError`. Prompts are never cut.
-* An image stands in a prompt as the run of ids of the model's `image_format`; `TokenState.images` records its
+* An image is in a prompt as the run of ids of the model's `image_format`; `TokenState.images` records its
   place. A renderer without an image format refuses images. If text contains the image marker by chance, a
   space is inserted into it.
 * System messages, tools, tool calls and tool results are a `RenderError` if the template would omit them.

@@ -178,7 +178,7 @@ def make_sender(descriptor: int) -> Send:
 
 
 def load_or_report(hello: dict[str, Any], send: Send) -> AgentTarget | None:
-    """The agent, or None after the parent was told what is wrong with it."""
+    """The agent; or None, after its problem was reported to the parent."""
     sys.path += [path for path in hello["path"] if path not in sys.path]
     try:
         return load_agent(hello["target"])

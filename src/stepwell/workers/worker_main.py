@@ -122,7 +122,7 @@ def _send_answer(link: Link, call: int, answer: Frame) -> None:
 
 
 def _build_or_report(link: Link, call: int, build: Callable[[], Any]) -> Any:
-    """The result of `build`; None after the parent was told why not."""
+    """The result of `build`; or None, after the reason was reported to the parent."""
     try:
         built = build()
     except (Exception, SystemExit) as error:

@@ -20,7 +20,7 @@ class CallResult(NamedTuple):
 
 
 def write_observation(question: str, turns: Sequence[Sequence[CallResult]], options: MultihopOptions) -> str:
-    """The question, then call by call what was found; a passage stands in it once."""
+    """The question, then call by call what was found; each passage only once."""
     is_tiny = options.is_tiny
     lines = [question if is_tiny else f"Question: {question}"]
     shown: set[str] = set()

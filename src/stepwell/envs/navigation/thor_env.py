@@ -91,7 +91,7 @@ class ThorNavigation(Env):
 
     @cached_property
     def description(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         return EnvDescription(self.name, write_guide(self.options), actions, self.options.max_turns)
 

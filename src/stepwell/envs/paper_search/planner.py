@@ -5,7 +5,7 @@ neither the pool nor the calls before it hold, less half a point for each paper 
 keep by mistake. It chooses among calls that an agent can think of:
 
 * searches for the need's facets, all or all but one of them, each in a form that the request uses or that
-  stands in a title that the observation lists;
+  is in a title that the observation lists;
 * expansions of papers that the observation lists.
 
 Calls that are left over after the first turn go to expansions that lead to a neighbour of a missing answer.

@@ -2,7 +2,7 @@
 
 Written against RoboCasa's published interface (`robocasa.utils.env_utils.create_env`, which makes a
 robosuite environment) and tried against a stand-in of it, not against the package, whose scenes are
-downloaded apart and could not be had where this was written.
+downloaded apart and was not available where this was written.
 
 A task is a seed: RoboCasa draws kitchen, objects, places and the words of the instruction from it, and
 builds a new scene at every reset (slow). Those words are in the observation; the task itself is called

@@ -35,7 +35,7 @@ class ShopEnv(Env):
 
     @cached_property
     def description(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         return EnvDescription(
             self.name, write_guide(self.options), ActionSpace(), self.options.turns, make_examples()
         )

@@ -42,7 +42,7 @@ class Sokoban(Env):
 
     @cached_property
     def description(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         actions = ActionSpace(NAMES, self.options.max_actions_per_turn)
         return EnvDescription(
             self.name,

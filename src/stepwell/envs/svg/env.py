@@ -38,7 +38,7 @@ class Svg(Env):
 
     @cached_property
     def description(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         return EnvDescription(
             self.name, write_guide(self.options), ActionSpace(), self.options.max_turns, make_examples()
         )

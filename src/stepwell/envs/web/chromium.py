@@ -266,7 +266,7 @@ class ChromiumDriver:
         return await self._view()
 
     async def _do_action(self, action: WebAction) -> None:
-        """Do it; what Playwright cannot do in time is told to the agent."""
+        """Do it; what Playwright cannot do in time is reported to the agent."""
         from playwright.async_api import TimeoutError as PageTimeoutError
 
         try:
@@ -372,7 +372,7 @@ class ChromiumDriver:
             await self._wait_for_tab()
 
     async def _wait_for_tab(self) -> None:
-        """A tab was asked for by the page: wait until it is there, or until it is told why not."""
+        """The page asked for a tab: wait until it is there, or until it is known why not."""
         deadline = time.monotonic() + TAB_S
         while len(self._tabs) <= self._num_tabs and not self._notices and time.monotonic() < deadline:
             await asyncio.sleep(0.005)

@@ -5,9 +5,9 @@ same view of the same page.
 
 Invariants
 * Nothing outside of the allowed hosts is contacted, whatever a page or an agent asks for. A refused address
-  is told in `PageView.notice`; the page stays.
+  is reported in `PageView.notice`; the page stays.
 * An action that cannot be done (an id that is not there, an option that a select does not have) changes
-  nothing and is told in the notice: the agent is at fault, not the system.
+  nothing and is reported in the notice: the agent is at fault, not the system.
 * A driver raises `EnvError` only for faults of the system: the browser died, the start page cannot be
   reached.
 """

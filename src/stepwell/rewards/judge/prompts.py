@@ -1,7 +1,7 @@
 """The question for a judging model: the true state, the agent's text, and the criteria.
 
 The criteria come from the environment's description; the rest is the same for all. The agent's text is
-data: it is between two lines that it cannot contain, and the model is told so. The answer is
+data: it is between two lines that it cannot contain, and the prompt says so. The answer is
 `<answer>YES</answer>` or `<answer>NO</answer>` at the end; nothing else counts as an answer.
 """
 

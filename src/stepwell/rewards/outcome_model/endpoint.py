@@ -2,7 +2,7 @@
 
     episodes ─► questions ─► distinct ones ─► cache ─► the model (`rewards/chat_judge.py`) ─► 1, 0 or None
 
-The question has the words of the trained outcome model. It stands in a fence that it cannot contain, so
+The question has the words of the trained outcome model. It is inside a fence that it cannot contain, so
 nothing in it is an instruction. Answers are cached by the hash of model and question. A call without an
 answer gives None, never a NO.
 """

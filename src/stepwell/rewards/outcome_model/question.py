@@ -2,7 +2,7 @@
 
     trajectory ─► read_question ─► OutcomeQuestion ─► write_question (cut to fit) ─► text for a model
 
-Only what the agent was told and did is in it; neither the reward nor the status. An environment may still
+Only what the agent saw and did is in it; neither the reward nor the status. An environment may still
 tell its verdict in the last observation, as the shop does with its score.
 
 Invariants

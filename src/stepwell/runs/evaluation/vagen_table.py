@@ -13,7 +13,7 @@ Invariants
 * A world's average is the mean of its parts; where only the whole world was measured, it is that. Overall is
   the mean of the five averages, and is left out if a world is missing: such rows do not compare.
 * Nothing is filled in: a part that was not measured is shown as missing. Likeness by another measure than
-  DreamSim stands in DreamSim's column, with a note that says so.
+  DreamSim is in DreamSim's column, with a note that says so.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class MultihopQuestion:
     """A question, the answers accepted, and the ids of the passages that hold what it takes.
 
     `plan` is in the order of turns: passages of one turn can be searched for together, those of the
-    next need what these say. Where that order is not known (`is_proven` is false), all stand in one turn.
+    next need what these say. Where that order is not known (`is_proven` is false), all are in one turn.
     """
 
     text: str

@@ -1,6 +1,6 @@
 """Facts as a graph: things, what is said of them, and what they lead to.
 
-Every fact stands in the passage of one thing and nowhere else, and a passage names what it leads to but
+Every fact is in the passage of one thing and nowhere else, and a passage names what it leads to but
 says nothing about it. So a question about something k links away needs the k + 1 passages on the way, one
 after the other: this is what makes questions need several searches, and how many is known.
 """

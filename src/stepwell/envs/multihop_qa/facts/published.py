@@ -1,13 +1,13 @@
 """Files of HotpotQA, 2WikiMultihopQA and MuSiQue, in the formats they are published in.
 
-A file is JSON (a list, or an object a line); which format it has is told by its fields:
+A file is JSON (a list, or an object a line); its fields show which format it has:
 
     HotpotQA, 2Wiki   question, answer, context [[title, [sentence, ...]], ...], supporting_facts [[title, n]]
     MuSiQue           question, answer, answer_aliases, paragraphs, question_decomposition
 
 The passages of all questions, each once, make the collection that is searched, as the paper does for
 HotpotQA. MuSiQue says which lookup needs which (`#1` in a later one), so its plans are in turns; the others
-do not, and theirs is one turn. No order is proven to be the shortest, so none is told as golden.
+do not, and theirs is one turn. No order is proven to be the shortest, so none is reported as golden.
 Questions without an answer (the test sets, MuSiQue's unanswerable ones) are left out.
 """
 

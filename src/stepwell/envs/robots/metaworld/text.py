@@ -1,4 +1,4 @@
-"""What the robot is told to do, one sentence per Meta-World task, and which of its vectors are allowed.
+"""The instruction of each Meta-World task, one sentence, and which of its vectors are allowed.
 
 `MIN_APART` is how far apart (in the plane) Meta-World wants the two points of a random vector; a
 vector with less is drawn again. In `sweep-into` the second point is fixed. `EXPERT_SHARE` is what

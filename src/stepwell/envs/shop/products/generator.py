@@ -1,7 +1,7 @@
 """Products made up from a vocabulary: the same for the same seed, on every machine.
 
 A product's texts speak of its own attributes and of no others, so that reading them is a fair way to find
-out. Its title names some of them; the others are found on its other pages. What stands in a title, which
+out. Its title names some of them; the others are found on its other pages. What a title holds, which
 values are on sale and what each costs follows the kind of thing: shelf prices lie between the kind's
 bounds, evenly on a logarithmic scale, as prices do.
 

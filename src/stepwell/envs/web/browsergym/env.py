@@ -85,7 +85,7 @@ class BrowserGymEnv(Env):
 
     @cached_property
     def description(self) -> EnvDescription:
-        """What agents are told."""
+        """The description for agents."""
         return EnvDescription(self.name, GUIDE, ActionSpace(), self.options.max_turns)
 
     @property

@@ -6,7 +6,7 @@
     plan           scripted solutions of click tasks
 
 The pages draw their problems from the seed, in the browser, so a task is the same on every machine. The
-instruction stands on the page itself. A page without scripts does nothing: Chromium is needed.
+instruction is on the page itself. A page without scripts does nothing: Chromium is needed.
 
 A page ends its task by itself, at the first click that decides: the episode ends with it. An agent that exits
 before that gets nothing.

@@ -199,7 +199,7 @@ def _read_query(query: str) -> dict[str, str]:
 
 
 async def _read_body(receive: Any) -> bytes:
-    """The body of a form; of one that is too large, only so much that this is seen."""
+    """The body of a form; if it is too large, only enough of it to notice that."""
     body, has_more = b"", True
     while has_more and len(body) <= MAX_BODY:
         message = await receive()

@@ -1,6 +1,6 @@
 """Instructions in free words, read as tasks of the own web: those that a template words exactly.
 
-A template's wording is a pattern. What stands in the place of its parameters must be a row of its `sample` in
+A template's wording is a pattern. What is in the place of its parameters must be a row of its `sample` in
 the seeded world, or a value of its pools. So the task has the template's checker and oracle. An instruction
 that fits no template is no task: nothing could tell when it is solved.
 """

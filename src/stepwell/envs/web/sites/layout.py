@@ -68,7 +68,7 @@ def _write_links(site: Site, user: str) -> Html:
 
 
 def show_login(visit: Visit) -> Answer:
-    """The log-in form; a visitor, who has no instruction to tell it, is told an account."""
+    """The log-in form; it names an account to a visitor, who has no instruction that does."""
     staff = int(visit.site == "admin")
     found = visit.find_row("SELECT name, password FROM people WHERE is_staff = ? LIMIT 1", staff)
     account = f"For a look around: {found['name']}, password {found['password']}"

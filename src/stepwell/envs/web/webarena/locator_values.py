@@ -137,7 +137,7 @@ def _call_method(
 
 
 def read_value(element: Any) -> str | None:
-    """The value of a form field as it stands in the HTML; None for other elements."""
+    """The value of a form field as written in the HTML; None for other elements."""
     if element.tag == "textarea":
         return str(element.text_content()).removeprefix("\n")
     if element.tag == "select":

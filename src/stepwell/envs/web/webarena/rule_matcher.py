@@ -8,7 +8,7 @@ Of the remaining words, without endings and common words, the answer must hold a
 answer that begins with yes to a reference that begins with no, or the other way round, is wrong.
 
 This is stricter than a model in the choice of words and blind to negation inside a sentence. It is meant for
-tests, for training on sites of one's own, and for machines that reach no model.
+tests, for training on your own sites, and for machines that cannot reach a model.
 """
 
 from __future__ import annotations
