@@ -64,7 +64,7 @@ def test_a_run_is_evaluated_by_object_by_folder_and_by_checkpoint(run: sw.Run) -
 def test_a_model_is_evaluated_in_an_environment(run: sw.Run) -> None:
     report = sw.evaluate("tiny-0.3m", env=NumberLine, num_tasks=2, warm_start={"num_demos": 16})
     assert report.result.num_tasks == 2 and report.env.endswith(":NumberLine")
-    with pytest.raises(ConfigError, match=r"evaluate: 'tiny-0\.3m' is no run folder.*give env or config"):
+    with pytest.raises(ConfigError, match=r"evaluate: 'tiny-0\.3m' is not a run folder.*give env or config"):
         sw.evaluate("tiny-0.3m")
 
 

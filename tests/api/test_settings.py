@@ -80,7 +80,9 @@ def test_an_environment_object_brings_its_options() -> None:
 
 
 def test_what_is_no_environment_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"env: 7 is no environment; give a name, a subclass of sw\.Env"):
+    with pytest.raises(
+        ConfigError, match=r"env: 7 is not an environment; give a name, a subclass of sw\.Env"
+    ):
         list_object_settings(7, None, None, None)  # type: ignore[arg-type]
 
 

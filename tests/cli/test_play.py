@@ -72,7 +72,7 @@ def test_calls_are_typed_as_json_or_as_a_name_and_a_text() -> None:
 
 
 def test_a_beginning_that_fits_two_names_is_refused() -> None:
-    with pytest.raises(InputError, match="'push' is no action"):
+    with pytest.raises(InputError, match="'push' is not an action"):
         read_actions(ActionSpace(("push_left", "push_right")), "push")
     assert read_actions(ActionSpace(("push", "push_right")), "push") == ["push"]
 
@@ -131,7 +131,7 @@ def test_mistakes_at_the_keyboard_end_no_episode(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = play(monkeypatch, capsys, "jump\na\n\n?\nn\n", "frozenlake")
-    assert "'jump' is no action; known: Up, Down, Left, Right" in out
+    assert "'jump' is not an action; known: Up, Down, Left, Right" in out
     assert "there is no agent here; give one with --run RUN or --model MODEL" in out
     assert "commands: a agent acts, h hint, n next task, q end, ? this help" in out
     first, second = (line for line in out.splitlines() if line.startswith("task "))

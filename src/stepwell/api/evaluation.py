@@ -53,8 +53,8 @@ def evaluate(
         built, _ = load_own_config(str(name_object(describe_env(env).get("name"))), more)
     else:
         raise ConfigError(
-            f"evaluate: {name!r} is no run folder (it has no {CONFIG_FILE}); give env or config to say which "
-            "tasks this model is to solve"
+            f"evaluate: {name!r} is not a run folder (it has no {CONFIG_FILE}); give env or config to say "
+            "which tasks this model is to solve"
         )
     return evaluate_run(
         name,

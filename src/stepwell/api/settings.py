@@ -121,7 +121,7 @@ def describe_env(env: EnvLike) -> Mapping[str, Any]:
     if isinstance(env, str) or (isinstance(env, type) and issubclass(env, Env | RobotEnv)):
         return {"name": env}
     raise ConfigError(
-        f"env: {env!r} is no environment; give a name, a subclass of sw.Env, or an object of one"
+        f"env: {env!r} is not an environment; give a name, a subclass of sw.Env, or an object of one"
     )
 
 

@@ -222,7 +222,7 @@ def read_actions(actions: ActionSpace, line: str) -> list[str]:
     unknown = [piece for piece, name in zip(pieces, found, strict=True) if name is None]
     if unknown or not found:
         raise InputError(
-            f"{(unknown or [line.strip()])[0]!r} is no action; known: {', '.join(actions.names)}"
+            f"{(unknown or [line.strip()])[0]!r} is not an action; known: {', '.join(actions.names)}"
         )
     if len(found) > actions.max_per_turn:
         raise InputError(f"{len(found)} actions, at most {actions.max_per_turn} are done in a turn")

@@ -90,7 +90,9 @@ def check_device(key: str, device: str) -> None:
     try:
         kind = torch.device(device).type
     except RuntimeError:
-        raise ConfigError(f"{key}: {device!r} is no device; write cpu, or cuda:0 for the first GPU") from None
+        raise ConfigError(
+            f"{key}: {device!r} is not a device; write cpu, or cuda:0 for the first GPU"
+        ) from None
     if kind == CORES:  # torch accepts every index: all are the same cores
         return
     other = torch.accelerator.current_accelerator()  # such as mps

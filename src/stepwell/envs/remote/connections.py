@@ -66,7 +66,7 @@ class FrameStream:
         try:
             return 200, self._read_frame(), True
         except EncodingError as error:
-            raise OSError(f"its reply is no frame: {error}") from error
+            raise OSError(f"its reply is not a frame: {error}") from error
 
     def close(self) -> None:
         self._socket.close()

@@ -198,7 +198,7 @@ def state_has_its_forms(probe: Probe) -> str:
             {StateForm.NATURAL_LANGUAGE, StateForm.STRUCTURED} <= set(state), f"state() has {list(state)}"
         )
         require_that(
-            isinstance(json.loads(state[StateForm.STRUCTURED]), dict), "the structured form is no object"
+            isinstance(json.loads(state[StateForm.STRUCTURED]), dict), "the structured form is not an object"
         )
         if env.has_oracle:
             action = env.oracle()

@@ -26,8 +26,8 @@ def load_backbone(path: str, option: str, is_centred: bool) -> Backbone:
     folder = Path(path).expanduser()
     if not (folder / "config.json").is_file():
         raise ConfigError(
-            f"env.options.{option}: {path!r} is no folder of a model in Hugging Face format (there is no "
-            "config.json in it); save the backbone with save_pretrained and name that folder"
+            f"env.options.{option}: {path!r} is not the folder of a model in Hugging Face format (there is "
+            "no config.json in it); save the backbone with save_pretrained and name that folder"
         )
     return Backbone(folder, option, is_centred)
 

@@ -85,7 +85,7 @@ def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export from Stepwell")
     except (errors.HFValidationError, ValueError) as error:
         raise ConfigError(
-            f"--to: {name!r} is no name for the hub ({_first_line(error)}); write hub:org/name"
+            f"--to: {name!r} is not a name for the hub ({_first_line(error)}); write hub:org/name"
         ) from error
     except errors.HfHubHTTPError as error:
         code = error.response.status_code

@@ -171,7 +171,7 @@ def test_the_cache_makes_a_graph_once_and_makes_a_damaged_one_again(tmp_path: Pa
 @pytest.mark.parametrize("data", [b"", b"PK", b"hello"])
 def test_what_is_no_graph_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(data)
-    with pytest.raises(EncodingError, match="no graph of papers"):
+    with pytest.raises(EncodingError, match="not a graph of papers"):
         PaperGraph.load(tmp_path / "x.npz")
 
 

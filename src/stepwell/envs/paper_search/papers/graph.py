@@ -140,7 +140,7 @@ class PaperGraph:
                     mentions=columns["mentions"] if facets else None,
                 )
         except (OSError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise EncodingError(f"{path} is no graph of papers: {error}") from error
+            raise EncodingError(f"{path} is not a graph of papers: {error}") from error
 
 
 def _encode_text(text: str) -> npt.NDArray[np.uint8]:

@@ -134,7 +134,7 @@ def _read_corpus_id(value: Any) -> int | None:
 def _list_files(folder: Path, part: str) -> list[Path]:
     found = sorted(path for path in (folder / part).glob("*") if path.is_file() and path.name[0] != ".")
     if not found:
-        raise ConfigError(f"{folder} is no snapshot: there are no files in {part}/")
+        raise ConfigError(f"{folder} is not a snapshot: there are no files in {part}/")
     return found
 
 

@@ -159,7 +159,7 @@ class Store:
             about = dict(self._query_rows("SELECT name, value FROM about"))
             (count,) = self._query_rows("SELECT count(*) FROM products")[0]
         except (EnvError, ValueError) as error:
-            raise EncodingError(f"{self.path.name} is no product store: {error}") from error
+            raise EncodingError(f"{self.path.name} is not a product store: {error}") from error
         if about.get("format") != str(FORMAT) or about.get("num_products") != str(count):
             raise EncodingError(f"{self.path.name} is a product store of another form, or not whole")
         return about

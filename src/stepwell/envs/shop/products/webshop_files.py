@@ -47,7 +47,7 @@ class WebShopFiles:
 def find_files(folder: Path) -> WebShopFiles:
     """The files of a folder, by the beginnings of their names."""
     if not folder.is_dir():
-        raise ConfigError(f"webshop_files: {folder} is no folder")
+        raise ConfigError(f"webshop_files: {folder} is not a folder")
     human = sorted(folder.glob("items_human_ins*.json"))
     others = sorted(folder.glob("items_ins*.json"))
     products = sorted(folder.glob("items_shuffle*.json"))
