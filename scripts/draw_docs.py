@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.monitors.charts import Bar, ReferenceLine, Series, draw_bar_chart, draw_line_chart
+from stepwell.monitors.charts import ReferenceLine, Series, draw_line_chart
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.replays import Replay, load_replays
 from stepwell.monitors.summary import read_summary
@@ -55,7 +55,7 @@ def draw_all() -> dict[str, str]:
         ),
         "web_agent.svg": draw_study("web", "tiny", {"learnt": "0.3 M parameters, tiny shop"}),
         "robot.svg": draw_robot(),
-        "own_env.svg": draw_own_env(),
+        "own_env.svg": draw_recorded(read_recorded("own_env"), "number_line: held-out success"),
     }
 
 
@@ -100,25 +100,6 @@ def draw_recorded(record: dict[str, Any], title: str) -> str:
     """The evaluations of one recorded run."""
     curve = [(point["env_steps"], point["success"]) for point in record["curve"]]
     return draw_curves({f"seed {record['seed']}": [curve]}, title)
-
-
-def draw_own_env() -> str:
-    """Three seeds of `stepwell train --env my_module:NumberLine`, before and after."""
-    runs = json.loads((RESULTS / "first_runs.json").read_text())["runs"]
-    bars = [
-        Bar(
-            f"seed {run['seed']}, {when}",
-            run[when]["success"],
-            run[when]["low"],
-            run[when]["high"],
-            color=color,
-        )
-        for run in runs
-        if run["case"] == "number_line"
-        for color, when in ((5, "before"), (0, "after"))
-    ]
-    title = "number_line: held-out success"
-    return add_background(draw_bar_chart(bars, title=title, width=WIDTH, high=1.0), title)
 
 
 def draw_curves(groups: dict[str, list[Curve]], title: str, levels: list[ReferenceLine] | None = None) -> str:
