@@ -46,5 +46,6 @@ def test_arms_of_the_tiny_web_study_differ_in_what_they_name() -> None:
     assert arms["ten-tasks"].train.num_tasks == 10
     assert arms["imitation"].train.num_updates == 0 and arms["imitation"].warm_start.stop_at == 0.95
     assert {arms[name].policy.model for name in ("tiny-1m", "imitation-1m")} == {"tiny-1m"}
-    assert resolve_recipe(arms["with-form"].recipe).reward_parts == ("task", "format")
+    assert resolve_recipe(arms["self-imitation"].recipe).loss.name == "filtered_bc_loss"
+    assert wants_replay(arms["self-imitation"], resolve_recipe(arms["self-imitation"].recipe))
     assert arms["steppo"].policy.critic == "shared" and arms["rloo"].policy.critic == "none"
