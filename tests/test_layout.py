@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "contracts": {"algos", "agents", "rewards", "envs", "rollout", "workers"},
     "workers": {"rollout", "engines", "envs"},
     "studies": {"runs", "training", "monitors"},
+    "view": {"monitors", "packing", "pool", "rendering", "runs", "services"},
 }
 IMPORT_EVERYTHING = {"runs", "api", "cli"}
 HEAVY = {"torch", "transformers"}
@@ -67,7 +68,15 @@ def test_core_needs_numpy_and_the_standard_library_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["stepwell", "stepwell.core", "stepwell.config", "stepwell.pool", "stepwell.rendering"]
+    "module",
+    [
+        "stepwell",
+        "stepwell.core",
+        "stepwell.config",
+        "stepwell.pool",
+        "stepwell.rendering",
+        "stepwell.view.app",
+    ],
 )
 def test_light_modules_load_without_torch_or_transformers(module: str) -> None:
     code = f"import sys, {module}; print(*sys.modules)"

@@ -31,14 +31,16 @@ from stepwell.cli import (
     serve,
     sft,
     study,
+    top,
     train,
+    view,
 )
 from stepwell.core.errors import StepwellError
 from stepwell.core.names import describe_missing_module, suggest_name
 from stepwell.runs.interrupts import Terminated, sigterm_as_interrupt
 
 COMMANDS = (
-    *(train, eval, play, demo, study, serve, pool, report, sft, orm, export),
+    *(train, eval, play, demo, study, view, top, serve, pool, report, sft, orm, export),
     *(presets, recipes, envs, check, init),
 )
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."
@@ -47,6 +49,7 @@ examples:
   stepwell demo                                  watch an agent learn: four minutes, no GPU
   stepwell train frozenlake recipe.name=grpo     a preset with a setting changed
   stepwell eval runs/NAME                        measure a trained agent
+  stepwell view runs                             see runs in the browser, live or finished
   stepwell play --run runs/NAME                  step through an episode with it
 """
 

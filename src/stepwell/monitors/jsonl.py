@@ -115,7 +115,7 @@ def _read_lines(path: Path) -> list[tuple[LogEntry, bytes]]:
     entries = []
     for number, line in enumerate(lines, start=1):
         try:
-            entries.append((_decode_entry(line), line))
+            entries.append((decode_line(line), line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if number == len(lines):
                 break
@@ -145,7 +145,8 @@ def _encode_entry(entry: LogEntry) -> bytes:
     return json.dumps(fields, allow_nan=False).encode() + b"\n"
 
 
-def _decode_entry(line: bytes) -> LogEntry:
+def decode_line(line: bytes) -> LogEntry:
+    """One line of the file as its entry; a damaged one raises what JSON and Python raise."""
     fields = json.loads(line)
     nonfinite = fields.get("nonfinite", {})
     values = {name: value for name, value in fields.items() if name not in RESERVED}

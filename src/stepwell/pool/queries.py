@@ -58,19 +58,32 @@ def count_trajectories(db: Database, where: Filter) -> int:
 
 
 def find_summaries(
-    db: Database, where: Filter, *, newest_first: bool, limit: int | None
+    db: Database, where: Filter, *, newest_first: bool, limit: int | None, after: str | None = None
 ) -> Iterator[TrajectorySummary]:
-    """Summaries in order of creation."""
-    for page in _read_pages(db, where, newest_first=newest_first, limit=limit):
+    """Summaries in order of creation, or from the newest on; those that come `after` a trajectory."""
+    last = None if after is None else _find_seq(db, after)
+    for page in _read_pages(db, where, newest_first=newest_first, limit=limit, last=last):
         yield from page
 
 
+def _find_seq(db: Database, id: str) -> int:
+    query = select(trajectories.c.seq).where(trajectories.c.id == id)
+    seq = db.read(lambda connection: connection.execute(query).scalar())
+    if seq is None:
+        raise InputError(f"after: trajectory {id!r} is not in the pool (any more); begin at the first page")
+    return int(seq)
+
+
 def _read_pages(
-    db: Database, where: Filter, *, newest_first: bool = False, limit: int | None = None
+    db: Database,
+    where: Filter,
+    *,
+    newest_first: bool = False,
+    limit: int | None = None,
+    last: int | None = None,
 ) -> Iterator[list[TrajectorySummary]]:
     build_conditions = where.build_conditions()
     order = trajectories.c.seq.desc() if newest_first else trajectories.c.seq
-    last: int | None = None
     while limit is None or limit > 0:
         query = _ROWS.where(*build_conditions).order_by(order).limit(min(_PAGE, limit or _PAGE))
         if last is not None:

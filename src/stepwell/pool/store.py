@@ -254,10 +254,18 @@ class Pool:
         return queries.get_trajectory(self._db, id, whole=whole)
 
     def find(
-        self, where: Filter = _EVERYTHING, *, newest_first: bool = False, limit: int | None = None
+        self,
+        where: Filter = _EVERYTHING,
+        *,
+        newest_first: bool = False,
+        limit: int | None = None,
+        after: str | None = None,
     ) -> Iterator[TrajectorySummary]:
-        """Summaries of trajectories, without steps, in order of creation."""
-        return queries.find_summaries(self._db, where, newest_first=newest_first, limit=limit)
+        """Summaries of trajectories, without steps, in order of creation.
+
+        `after` continues after the trajectory with this id, as the next page of a list does.
+        """
+        return queries.find_summaries(self._db, where, newest_first=newest_first, limit=limit, after=after)
 
     def trajectories(self, where: Filter = _EVERYTHING) -> Iterator[Trajectory]:
         """Trajectories in order of creation, read lazily. Takes no lease."""

@@ -13,11 +13,21 @@ from stepwell.core.errors import ConfigError, InfraError
 _STARTING_S, _HEADER_TIMEOUT_S = 30.0, 10.0
 
 
-def serve(app: Any, host: str, port: int, *, shutdown_timeout_s: float = 60.0) -> None:
-    """Serve until Ctrl-C or SIGTERM. Running calls then finish, new ones are refused."""
+def serve(
+    app: Any,
+    host: str,
+    port: int,
+    *,
+    shutdown_timeout_s: float = 60.0,
+    greeting: Callable[[str], str] = "listening on {}".format,
+) -> None:
+    """Serve until Ctrl-C or SIGTERM. Running calls then finish, new ones are refused.
+
+    `greeting` is what to print once it listens, given its URL.
+    """
     server = _make_server(app, shutdown_timeout_s)
     listener = _open_listener(host, port)
-    print(f"listening on {_format_url(host, listener)}", flush=True)
+    print(greeting(_format_url(host, listener)), flush=True)
     try:
         server.run(sockets=[listener])
     finally:

@@ -56,6 +56,10 @@ class LoopState:
         """As a checkpoint keeps it."""
         return asdict(self)
 
+    def describe_progress(self, train: TrainConfig) -> dict[str, Any]:
+        """What a status reply of the control socket says."""
+        return {"update": self.update, "num_updates": train.num_updates, "env_steps": self.env_steps}
+
     def count_update(self, num_actions: int, num_episodes: int, *, is_fresh: bool) -> None:
         """Count one more update. Only an agent that has acted before can stop acting."""
         is_silent = is_fresh and self.env_steps > 0 and num_actions < SILENCE * num_episodes

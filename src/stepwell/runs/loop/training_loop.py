@@ -28,6 +28,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from stepwell.core.statistics import count_independent
 from stepwell.curriculum import TaskFeed
 from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
+from stepwell.monitors.timeline import write_timeline
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import evaluate
@@ -48,6 +50,7 @@ from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.interrupts import Terminated, describe_stop, handle_first_stop
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.batch_learning import BatchLearner
+from stepwell.runs.loop.control_channel import ControlChannel, obey_requests
 from stepwell.runs.loop.credit_recorder import CreditRecorder
 from stepwell.runs.loop.differences import list_differences
 from stepwell.runs.loop.loop_state import LoopState
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
     from stepwell.runs.build.worker_groups import WorkerGroups
     from stepwell.runs.run_record import RunRecord
 
+TIMELINE_S = 5.0
 Ending = Literal["finished", "stopped_early", "interrupted"]
 
 
@@ -103,12 +107,16 @@ class TrainingLoop:
         self._clock = time.perf_counter()
         self._parity: ParityMonitor | None = None
         self._saved_at = self._clock
+        self._drawn_at = self._clock
         self._is_imitating = False  # in the warm start, which writes no checkpoints
         own = self.config.own_agent
         self.failures = (
             AgentFailures(own, str(self.folder), self.monitor.note) if own.function is not None else None
         )
         self._credit = CreditRecorder(self.folder, self.config.checkpoint.credit_mb, self.monitor.note)
+        self._control = ControlChannel(
+            self.folder, lambda: self.state.describe_progress(self.config.train), self.monitor.note
+        )
         self._learner = BatchLearner(
             self.config, self.components, self.monitor.note, self.failures, credit=self._credit
         )
@@ -152,7 +160,8 @@ class TrainingLoop:
             has_replay=replay is not None,
         ):
             self.monitor.note(difference)
-        with handle_first_stop(self._ask_to_stop):
+        with handle_first_stop(self._ask_to_stop), closing(self._control):
+            self._control.open()
             is_over = self._start_run() if resume is None else self._resume_from(resume)
             while not is_over:
                 is_over = self._finish_update() if self._update() else self._stop_here()
@@ -197,7 +206,9 @@ class TrainingLoop:
         """Evaluate and save a checkpoint where they are due. True: the run is over."""
         update, is_first = self.state.update, self.state.update == 0
         is_last = self._reaches_limit()
-        has_news = not is_first and (is_last or _is_due(self.config.eval.every, update))
+        asked = set() if is_first or is_last else self._obey_controls()
+        is_wanted = is_last or _is_due(self.config.eval.every, update) or "evaluate" in asked
+        has_news = not is_first and not self.state.is_evaluated and is_wanted
         if has_news and self._evaluate() is not None:
             self._guard_success(is_last=is_last)
         is_early = not is_last and self.state.stops_early(self.config.eval)
@@ -210,9 +221,26 @@ class TrainingLoop:
             report_phase(self.components, self.folder, self._run_name, update, self.monitor.note)
         if is_first and self.state.is_evaluated:
             self.state.good_update = update
-        if is_first or is_over or self._is_checkpoint_due(update) or (has_news and self._may_roll_back):
+        is_due = is_first or "checkpoint" in asked or self._is_checkpoint_due(update)
+        if is_due or is_over or (has_news and self._may_roll_back):
             self._save_checkpoint()
         return is_over
+
+    def _obey_controls(self) -> set[str]:
+        """Wait while the run is paused; gives what else was asked (`runs/control.py`)."""
+        asked, paused_s = obey_requests(
+            self._control, self._act_in_pause, lambda: bool(self.stop_signal), self.monitor.note
+        )
+        self._clock += paused_s  # a pause is no time of the run
+        if "stop" in asked and not self.stop_signal:
+            self.stop_signal = "control"
+            self.monitor.note("asked to stop: saving")
+        return asked
+
+    def _act_in_pause(self, request: str) -> None:
+        if request == "evaluate" and not self.state.is_evaluated:
+            self._evaluate()
+        self._save_checkpoint()
 
     @property
     def _may_roll_back(self) -> bool:
@@ -287,7 +315,14 @@ class TrainingLoop:
         )
         self._record("update", figures | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
+        self._show_timeline()
         return True
+
+    def _show_timeline(self) -> None:
+        """Write the timeline of workers for a live view, at most every few seconds."""
+        if self.workers is not None and time.perf_counter() - self._drawn_at > TIMELINE_S:
+            write_timeline(self.folder, self.workers.spans.build_timeline())
+            self._drawn_at = time.perf_counter()
 
     def _watch_agent(self, place: str, trajectories: Sequence[Trajectory], *, is_update: bool) -> None:
         """Report failures of a user's own agent, and stop if there are too many."""

@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from stepwell.rendering.token_text import map_byte_letters
 from stepwell.services.gateway.chat import TokenLogprob
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -23,7 +24,7 @@ class TokenDecoder:
         self._tokenizer = tokenizer
         self._added = {id_: text for text, id_ in tokenizer.get_added_vocab().items()}
         vocabulary = tokenizer.get_vocab()
-        self._letters = _map_byte_letters()
+        self._letters = map_byte_letters()
         self._is_byte_level = all(letter in vocabulary for letter in self._letters)
         self._read = lru_cache(maxsize=65536)(self._look_up)
 
@@ -45,10 +46,3 @@ class TokenDecoder:
         if self._is_byte_level and all(letter in self._letters for letter in piece):
             return bytes(self._letters[letter] for letter in piece)
         return piece.replace(_SPACE, " ").encode()
-
-
-def _map_byte_letters() -> dict[str, int]:
-    """The letter that byte-level tokenizers write for each byte: itself if printable, else one above 255."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(hidden)}

@@ -1,0 +1,1 @@
+"""The live view: a local page over run folders and pools, live or finished (`stepwell view`)."""

@@ -1,0 +1,213 @@
+"""Charts of several runs over one axis: a line per run, or a band per group of seeds.
+
+    entries ─► Track (x and y of one metric) ─► thinned ─► one chart per panel
+
+Runs whose settings differ only in seed, name and folder are one group. As bands, a group is its mean with the
+range from the lowest to the highest seed, where all of its seeds have values.
+
+Invariant: thinning keeps the lowest and the highest value of every bucket, so that no spike is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from stepwell.core.arrays import AnyArray
+from stepwell.monitors.base import LogEntry
+from stepwell.monitors.charts import Series, draw_line_chart
+from stepwell.monitors.panels import PANELS, Panel
+from stepwell.view.run_files import ViewedRun
+
+AXES = {
+    "update": "updates",
+    "env_steps": "environment steps",
+    "tokens": "action tokens",
+    "time_s": "wall clock, seconds",
+}
+HELD_OUT = Panel("Held-out success", ("success",), "Success on tasks that are never trained on.", 0.0, 1.0)
+_SHOWN = (
+    "success",
+    "reward",
+    "entropy",
+    "kl",
+    "clip_share",
+    "explained_variance",
+    "staleness/mean",
+    "tokens_per_s",
+)
+_NUM_BUCKETS = 240
+_GRID = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One metric of one run."""
+
+    name: str
+    x: AnyArray
+    y: AnyArray
+    low: AnyArray | None = None
+    high: AnyArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPanel:
+    """One chart of the overview."""
+
+    title: str
+    meaning: str
+    svg: str
+    is_wide: bool = False
+
+
+def group_runs(runs: Sequence[ViewedRun]) -> dict[str, list[ViewedRun]]:
+    """Runs by group; a group has the name of its first run without its seed."""
+    found: dict[str, list[ViewedRun]] = {}
+    for run in runs:
+        found.setdefault(_describe_group(run), []).append(run)
+    return {_name_group(members): members for members in found.values()}
+
+
+def list_reward_parts(runs: Sequence[ViewedRun]) -> list[str]:
+    """The metrics `reward/…` that any of the runs records."""
+    names = (name for run in runs for entry in run.entries[-3:] for name in entry.values)
+    return sorted({name for name in names if name.startswith("reward/")})
+
+
+def draw_comparison(
+    runs: Sequence[ViewedRun], axis: str, *, as_bands: bool, metrics: Sequence[str] = _SHOWN
+) -> list[ComparedPanel]:
+    """The panels of the overview: held-out success first."""
+    colors = {run.name: index for index, run in enumerate(runs)}
+    groups = group_runs(runs) if as_bands else {run.name: [run] for run in runs}
+    panels = [_draw_panel(HELD_OUT, "success", "eval", groups, colors, axis)]
+    for metric in [*metrics, *(list_reward_parts(runs) if metrics is _SHOWN else [])]:
+        panels.append(_draw_panel(_find_panel(metric), metric, "update", groups, colors, axis))
+    return [panel for panel in panels if panel is not None]
+
+
+def _draw_panel(
+    panel: Panel,
+    metric: str,
+    kind: str,
+    groups: dict[str, list[ViewedRun]],
+    colors: dict[str, int],
+    axis: str,
+) -> ComparedPanel | None:
+    is_wide = kind == "eval"
+    series = []
+    for name, members in groups.items():
+        tracks = [track for run in members if (track := read_track(run, metric, kind, axis)) is not None]
+        if tracks:
+            color = colors[members[0].name]
+            has_band = is_wide and len(groups) <= 3
+            series.append(_make_series(name, tracks, color, is_eval=is_wide, has_band=has_band))
+    if not series:
+        return None
+    values = [value for one in series for value in one.y if math.isfinite(value)]
+    is_fixed = panel.low is not None and panel.high is not None
+    svg = draw_line_chart(
+        series,
+        title=panel.title,
+        x_label=AXES[axis] if is_wide else "",
+        width=860 if is_wide else 380,
+        height=300 if is_wide else 190,
+        y_range=(min([panel.low or 0.0, *values]), panel.high or 1.0) if is_fixed else None,
+        legend=is_wide and len(series) > 1,
+    )
+    title = metric.partition("/")[2] if metric.startswith("reward/") else panel.title
+    return ComparedPanel(f"Reward: {title}" if title != panel.title else title, panel.meaning, svg, is_wide)
+
+
+def _make_series(name: str, tracks: Sequence[Track], color: int, *, is_eval: bool, has_band: bool) -> Series:
+    if len(tracks) == 1:
+        one = thin_track(tracks[0])
+        return Series(
+            name,
+            one.x.tolist(),
+            one.y.tolist(),
+            low=one.low.tolist() if has_band and one.low is not None else None,
+            high=one.high.tolist() if has_band and one.high is not None else None,
+            color=color,
+            marks=(is_eval and len(one.x) < 40) or len(one.x) == 1,
+        )
+    x, rows = align_tracks(tracks)
+    return Series(
+        f"{name} ({len(tracks)} seeds)",
+        x.tolist(),
+        rows.mean(0).tolist(),
+        low=rows.min(0).tolist(),
+        high=rows.max(0).tolist(),
+        color=color,
+    )
+
+
+def read_track(run: ViewedRun, metric: str, kind: str, axis: str) -> Track | None:
+    """One metric of a run over an axis; None if it was never recorded."""
+    entries = run.entries
+    tokens = _count_tokens(entries) if axis == "tokens" else None
+    places = [i for i, entry in enumerate(entries) if entry.kind == kind and metric in entry.values]
+    if not places:
+        return None
+    x = [float(tokens[i]) if tokens is not None else float(getattr(entries[i], axis)) for i in places]
+    low, high = (
+        np.array([entries[i].values.get(name, math.nan) for i in places]) if kind == "eval" else None
+        for name in ("low", "high")
+    )
+    y = np.array([entries[i].values[metric] for i in places], np.float64)
+    return Track(run.name, np.array(x), y, low, high)
+
+
+def thin_track(track: Track, num_buckets: int = _NUM_BUCKETS) -> Track:
+    """At most two points per bucket of the axis: its lowest and its highest value."""
+    if len(track.x) <= 2 * num_buckets:
+        return track
+    edges = np.linspace(0, len(track.x), num_buckets + 1).astype(int)
+    kept: list[int] = []
+    finite = track.y[np.isfinite(track.y)]
+    filled = np.where(np.isfinite(track.y), track.y, finite.mean() if len(finite) else 0.0)
+    for start, stop in pairwise(edges.tolist()):
+        part = filled[start:stop]
+        kept += sorted({start + int(part.argmin()), start + int(part.argmax())})
+    return Track(track.name, track.x[kept], track.y[kept])
+
+
+def align_tracks(tracks: Sequence[Track]) -> tuple[AnyArray, AnyArray]:
+    """The tracks at common places of the axis, from where all have begun to where the first one ends."""
+    same = all(np.array_equal(track.x, tracks[0].x) for track in tracks)
+    if same and len(tracks[0].x) <= 2 * _NUM_BUCKETS:
+        return tracks[0].x, np.stack([track.y for track in tracks])
+    start, stop = max(track.x[0] for track in tracks), min(track.x[-1] for track in tracks)
+    x = np.linspace(start, max(stop, start), _GRID)
+    return x, np.stack([np.interp(x, track.x, track.y) for track in tracks])
+
+
+def _count_tokens(entries: Sequence[LogEntry]) -> AnyArray:
+    counts = [entry.values.get("tokens", 0.0) if entry.kind == "update" else 0.0 for entry in entries]
+    total: AnyArray = np.nan_to_num(np.array(counts)).cumsum()
+    return total
+
+
+def _find_panel(metric: str) -> Panel:
+    for panel in PANELS:
+        if panel.choose_metrics([metric]):
+            return panel
+    return Panel(metric, (metric,), "")
+
+
+def _describe_group(run: ViewedRun) -> str:
+    shared = {name: value for name, value in run.config.items() if name not in ("seed", "name", "folder")}
+    return json.dumps(shared, sort_keys=True, default=str) if run.config else run.name
+
+
+def _name_group(members: Sequence[ViewedRun]) -> str:
+    if len(members) == 1:
+        return members[0].name
+    first = members[0].name
+    return first.partition("-seed")[0] if "-seed" in first else first

@@ -1,0 +1,70 @@
+"""Images of trajectories as PNG, and robot episodes as animated GIF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from stepwell.core.arrays import AnyArray
+from stepwell.core.errors import InputError
+from stepwell.core.ids import is_content_hash
+from stepwell.monitors.animations import animate_replay
+from stepwell.monitors.replays import FILE_NAME, Replay, ReplayFrame, encode_png, load_replays
+from stepwell.view.run_files import ViewedRun
+from stepwell.view.trajectory_content import list_frames
+
+MakeImage = Callable[[ViewedRun, Mapping[str, str]], tuple[bytes, str]]
+MAX_FILM_BYTES = 3_000_000
+
+
+def make_still(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
+    """An image of the pool by its content hash."""
+    name = given.get("name", "")
+    if run.pool is None or not is_content_hash(name):
+        raise InputError("there is no such image")
+    return encode_png(run.pool.load_image(name)), "image/png"
+
+
+def make_frame(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
+    """What a robot's cameras showed in one step."""
+    frames = _read_frames(run, given)
+    step = given.get("step", "0")
+    if not step.isdigit() or int(step) >= len(frames):
+        raise InputError("there is no such step")
+    return encode_png(frames[int(step)]), "image/png"
+
+
+def make_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
+    """A robot's episode as an animation."""
+    frames = _read_frames(run, given)
+    stills = [ReplayFrame("", "", [], 0.0, image_png=encode_png(frame)) for frame in frames]
+    return _animate(Replay("", "", "", 0.0, stills))
+
+
+def make_replay_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
+    """A replay of the run's report as an animation."""
+    replays = load_replays(run.folder / FILE_NAME)
+    number = given.get("number", "0")
+    if not number.isdigit() or int(number) >= len(replays):
+        raise InputError("there is no such replay")
+    return _animate(replays[int(number)])
+
+
+def _animate(replay: Replay) -> tuple[bytes, str]:
+    film = animate_replay(replay, MAX_FILM_BYTES)
+    if film is None:
+        raise InputError("nothing moves in this episode")
+    return film, "image/gif"
+
+
+def _read_frames(run: ViewedRun, given: Mapping[str, str]) -> list[AnyArray]:
+    if run.pool is None:
+        raise InputError("this run has no pool")
+    return list_frames(run.pool.get(given.get("id", "")))
+
+
+IMAGES: dict[str, MakeImage] = {
+    "/image": make_still,
+    "/frame": make_frame,
+    "/film": make_film,
+    "/replay": make_replay_film,
+}

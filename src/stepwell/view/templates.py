@@ -1,0 +1,83 @@
+"""Templates of the view: Jinja with escaping on by default, and the few functions that pages need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+
+from stepwell.monitors.console import format_duration
+
+_HERE = Path(__file__).parent
+_PAGES = (_HERE / "page", _HERE.parent / "monitors" / "page")
+
+
+@cache
+def get_templates() -> jinja2.Environment:
+    """The environment of all pages. What agents wrote is escaped, because everything is."""
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_PAGES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    made.globals.update(link=make_link, duration=format_duration, ago=describe_age)
+    made.filters.update(figure=format_figure, signed=format_signed, plain=show_controls)
+    return made
+
+
+def render_page(page: str, **content: Any) -> str:
+    """One page as HTML."""
+    return get_templates().get_template(f"{page}.html.jinja").render(**content)
+
+
+def make_link(
+    run: str | None = None, page: str = "", query: Mapping[str, Any] | None = None, **more: Any
+) -> str:
+    """The address of a page; empty values are left out."""
+    path = "/" if run is None else f"/run/{quote(run, safe='')}" + (f"/{page}" if page else "")
+    given = {name: value for name, value in {**(query or {}), **more}.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+
+
+def format_figure(value: float | None, digits: int = 3) -> str:
+    """A number for people; a dash if there is none."""
+    if value is None or value != value:
+        return "–"
+    text = f"{value:.{digits}f}".rstrip("0").rstrip(".") if abs(value) < 1000 else f"{value:,.0f}"
+    return "0" if text in ("-0", "") else text.replace("-", "−")
+
+
+def format_signed(value: float | None, digits: int = 3) -> str:
+    """A number with its sign."""
+    return (
+        f"+{format_figure(value, digits)}"
+        if value is not None and value > 0
+        else format_figure(value, digits)
+    )
+
+
+def show_controls(text: str) -> str:
+    """Text with control characters made visible, so that none of them can hide or reorder what is read."""
+    return "".join(_show_char(char) for char in text)
+
+
+def _show_char(char: str) -> str:
+    code = ord(char)
+    if char in "\n\t" or 0x20 <= code < 0x7F:
+        return char
+    if code < 0x20 or code == 0x7F:
+        return chr(0x2400 + code) if code < 0x20 else "\u2421"
+    is_hidden = 0x80 <= code < 0xA0 or 0x200B <= code <= 0x200F or 0x202A <= code <= 0x202E
+    return f"\u27e8U+{code:04X}\u27e9" if is_hidden or 0x2060 <= code <= 0x2069 or code == 0xFEFF else char
+
+
+def describe_age(moment_s: float) -> str:
+    """How long ago a moment was."""
+    return f"{format_duration(max(0.0, time.time() - moment_s))} ago"

@@ -1,0 +1,50 @@
+"""A pool with hand-made trajectories, and recorded runs with a server and a browser in front of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.view.hostile import SHOTS, TOKEN
+
+from stepwell.services.http_server import serve_in_thread
+from stepwell.view.app import ViewApp
+
+
+@pytest.fixture(scope="package")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one recorded run of each kind."""
+    from tests.view.recorded import record_run
+
+    folder = tmp_path_factory.mktemp("runs")
+    for kind in ("text", "vision", "robot", "web", "streaming"):
+        record_run(kind, folder)
+    longer = ("train.num_updates=30", "eval.every=5", "eval.num_tasks=24", "train.group_size=4")
+    for seed in (0, 1, 2) if SHOTS else ():  # longer runs make better pictures
+        record_run("text", folder, *longer, f"seed={seed}", name=f"lake-steppo-seed{seed}")
+    return folder
+
+
+@pytest.fixture(scope="package")
+def address(runs: Path) -> Iterator[str]:
+    """The address of a view over them."""
+    view = ViewApp([str(runs)], token=TOKEN)
+    url, stop = serve_in_thread(view.app)
+    yield url
+    stop()
+    view.close()
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    """A real Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not (path := shutil.which("chromium")):
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()

@@ -1,0 +1,210 @@
+"""The view in a real Chromium, over a recorded run of each kind: every page, live update, tags, controls."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from tests.view.hostile import NAME, SHOTS, TOKEN, write_hostile_run
+
+from stepwell.monitors.summary import read_summary
+from stepwell.pool import Filter, open_pool
+from stepwell.services.http_server import serve_in_thread
+from stepwell.view.app import ViewApp
+
+pytestmark = pytest.mark.slow
+KINDS = ("text", "vision", "robot", "web", "streaming")
+WAIT_MS = 60_000
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """A page that has the token; a test fails on any error of a script."""
+    with closing(browser.new_context(viewport={"width": 1200, "height": 800})) as context:
+        opened, errors = context.new_page(), []
+        opened.set_default_timeout(WAIT_MS)
+        opened.on("pageerror", lambda error: errors.append(str(error)))
+        opened.goto(f"{address}/?token={TOKEN}")
+        yield opened
+        assert errors == []
+
+
+def take_shot(page: Any, name: str) -> None:
+    if SHOTS:
+        page.wait_for_timeout(300)
+        shot = Image.open(io.BytesIO(page.screenshot()))
+        shot.convert("RGB").quantize(128).save(f"{SHOTS}/view-{name}.png", optimize=True)
+
+
+def find_episode(runs: Path, name: str) -> str:
+    """A trajectory of a run that an update learnt from."""
+    with open_pool(runs / name / "pool") as pool:
+        rows = list(pool.find(Filter(channel="train"), newest_first=True, limit=50))
+        return max(rows, key=lambda row: row.num_steps).id
+
+
+def choose_run(runs: Path) -> str:
+    """The run of the pictures: a longer one if there is one."""
+    return "lake-steppo-seed0" if (runs / "lake-steppo-seed0").exists() else "text"
+
+
+def test_the_overview_shows_every_run_and_changes_its_axis(page: Any, runs: Path) -> None:
+    assert page.locator("#runs tbody tr").count() == len(list(runs.iterdir()))
+    assert page.locator("#curves svg").count() > 5
+    page.get_by_role("link", name="environment steps").click()
+    page.wait_for_url("**x=env_steps**")
+    if SHOTS:
+        marked = "&".join(f"run=lake-steppo-seed{seed}" for seed in (0, 1, 2))
+        page.goto(f"{page.url.partition('?')[0]}?x=env_steps&{marked}")
+    take_shot(page, "overview")
+    page.locator("#curves svg[data-x]").first.hover()
+    assert "at " in page.locator(".tip").text_content()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_page_of_every_kind_of_run_opens(page: Any, address: str, runs: Path, kind: str) -> None:
+    for part in ("", "/trajectories", "/pipeline", "/curriculum", "/tree"):
+        assert page.goto(f"{address}/run/{kind}{part}").status == 200
+        assert page.locator("h1").text_content()
+    page.goto(f"{address}/run/{kind}/trajectory?id={find_episode(runs, kind)}")
+    assert page.locator("article.step").count() >= 1
+    assert page.locator("#credit tbody tr").count() == page.locator("article.step").count()
+
+
+def test_tokens_are_coloured_by_a_chosen_figure(page: Any, address: str, runs: Path) -> None:
+    run = choose_run(runs)
+    page.goto(f"{address}/run/{run}/trajectory?id={find_episode(runs, run)}")
+    assert page.locator(".steps").get_attribute("data-colour") == "advantage"
+    take_shot(page, "trajectory")
+    page.keyboard.press("l")
+    assert page.locator(".steps").get_attribute("data-colour") == "logprob"
+    shaded = page.locator('.tokens [data-l^="n"]').first
+    assert shaded.evaluate("node => getComputedStyle(node).backgroundColor") != "rgba(0, 0, 0, 0)"
+    assert "logprob" in shaded.get_attribute("title")
+
+
+def test_an_agent_that_sees_has_its_images(page: Any, address: str, runs: Path) -> None:
+    page.goto(f"{address}/run/vision/trajectory?id={find_episode(runs, 'vision')}")
+    image = page.locator(".pictures img").first
+    image.scroll_into_view_if_needed()
+    page.wait_for_function("() => document.querySelector('.pictures img').naturalWidth > 0")
+    take_shot(page, "images")
+
+
+def test_filters_and_keys_lead_to_a_trajectory(page: Any, address: str) -> None:
+    page.goto(f"{address}/run/text")
+    page.keyboard.press("t")
+    page.wait_for_url("**/trajectories")
+    before = page.locator("#rows tbody tr").count()
+    page.locator("select[name=channel]").select_option("eval")
+    page.get_by_role("button", name="Filter").click()
+    page.wait_for_url("**channel=eval**")
+    assert 0 <= page.locator("#rows tbody tr").count() < before
+    page.get_by_role("link", name="clear").click()
+    page.wait_for_load_state()
+    take_shot(page, "trajectories")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/trajectory?id=**")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(f"() => location.href !== {page.url!r}")
+
+
+def test_tags_are_added_and_removed(page: Any, address: str, runs: Path) -> None:
+    id = find_episode(runs, "text")
+    page.goto(f"{address}/run/text/trajectory?id={id}")
+    page.get_by_label("new tag").fill("good example")
+    page.get_by_role("button", name="Tag", exact=True).click()
+    page.get_by_text("good example").wait_for()
+    with open_pool(runs / "text" / "pool") as pool:
+        assert "good example" in pool.get(id).entry.tags
+    page.get_by_label("remove tag good example").click()
+    page.get_by_text("good example").wait_for(state="detached")
+
+
+def test_siblings_tree_and_pipeline_are_drawn(page: Any, address: str, runs: Path) -> None:
+    page.goto(f"{address}/run/text/trajectory?id={find_episode(runs, 'text')}")
+    page.get_by_role("link", name="side by side").click()
+    page.wait_for_url("**/group?**")
+    assert page.locator(".beside thead th").count() == 3  # the head column and two siblings
+    page.goto(f"{address}/run/{choose_run(runs)}/tree")
+    assert page.locator("#tree svg rect").count() > 3
+    take_shot(page, "tree")
+    page.goto(f"{address}/run/streaming/pipeline")
+    assert page.locator("#timeline svg rect").count() > 3
+    take_shot(page, "pipeline")
+
+
+def test_dark_mode_is_chosen_and_kept(page: Any) -> None:
+    def read_paper() -> str:
+        return str(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
+
+    light = read_paper()
+    page.keyboard.press("d")
+    assert read_paper() != light
+    page.reload()
+    assert page.locator("html").get_attribute("data-theme") == "dark" and read_paper() != light
+    take_shot(page, "dark")
+
+
+def test_nothing_that_an_agent_wrote_runs(browser: Any, tmp_path: Path) -> None:
+    from urllib.parse import quote
+
+    write_hostile_run(tmp_path)
+    view = ViewApp([str(tmp_path)], token=TOKEN)
+    url, stop = serve_in_thread(view.app)
+    try:
+        with closing(browser.new_context()) as context:
+            page, asked = context.new_page(), []
+            page.set_default_timeout(WAIT_MS)
+            page.on("request", lambda request: asked.append(request.url))
+            page.goto(f"{url}/?token={TOKEN}")
+            episodes = ("/trajectory?id=traj-evil", "/trajectory?id=traj-text")
+            for part in ("", "/trajectories", *episodes, "/pipeline", "/curriculum"):
+                page.goto(f"{url}/run/{quote(NAME, safe='')}{part}")
+                assert page.evaluate("() => window.hit") is None
+            assert all(address.startswith(url) for address in asked)
+            assert not any(address.removeprefix(url) == "/x" for address in asked)
+    finally:
+        stop()
+        view.close()
+
+
+def test_a_run_is_followed_and_controlled_while_it_trains(browser: Any, tmp_path: Path) -> None:
+    from tests.view.recorded import build_config
+
+    from stepwell.runs.run import train
+
+    settings = ("train.num_updates=400", "eval.every=0", "eval.num_tasks=2")
+    config = build_config("text", tmp_path, *settings, name="live")
+    thread = threading.Thread(target=train, args=(config,))
+    thread.start()
+    while not (tmp_path / "live" / "control.sock").exists():
+        thread.join(0.05)
+    view = ViewApp([str(tmp_path)], token=TOKEN)
+    url, stop = serve_in_thread(view.app)
+    try:
+        with closing(browser.new_context(viewport={"width": 1200, "height": 800})) as context:
+            page = context.new_page()
+            page.set_default_timeout(120_000)
+            page.goto(f"{url}/?token={TOKEN}")
+            page.goto(f"{url}/run/live")
+            page.wait_for_selector("#training svg")  # appears without a reload
+            page.get_by_role("button", name="Pause").click()
+            page.get_by_role("button", name="Resume").wait_for()
+            take_shot(page, "controls")
+            page.on("dialog", lambda dialog: dialog.accept())
+            page.get_by_role("button", name="Stop after this update").click()
+            thread.join(120)
+            page.locator(".badge.interrupted").wait_for()
+    finally:
+        stop()
+        view.close()
+    summary = read_summary(tmp_path / "live")
+    assert summary is not None and summary.interrupted_by == "control"
