@@ -46,7 +46,7 @@ from typing import IO, Any
 MODEL_MODULES = (
     "numpy",
     "torch",
-    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen3.modeling_qwen3",
     "stepwell.policies.causal_lm",
     "stepwell.policies.vla.policy",
     "stepwell.engines.embedded",

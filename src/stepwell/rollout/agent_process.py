@@ -21,6 +21,7 @@ from stepwell.core.process_memory import tree_memory_mb
 
 MARKS_BYTES = 16
 STATUSES = ("done", "agent_error", "infra_error")
+_IMPORTS = ("numpy", "stepwell.rollout.agent_outcome", "stepwell.rollout.agent_target")
 _EXIT_WAIT_S = 0.5
 _CHUNK = 1 << 16
 
@@ -45,7 +46,9 @@ class AgentProcess:
         theirs = (jobs, results, marks)
         command = [sys.executable, "-P", "-m", "stepwell.rollout.agent_worker", *map(str, theirs)]
         try:
-            self.child = ChildProcess(command, environment=environment, log=log, pass_fds=theirs)
+            self.child = ChildProcess(
+                command, environment=environment, log=log, pass_fds=theirs, imports=_IMPORTS
+            )
         except BaseException:
             self._close_pipes()
             raise
