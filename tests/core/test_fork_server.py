@@ -18,12 +18,13 @@ from stepwell.core.fork_server import end_servers, list_servers
 
 LIMIT_S = 60.0
 CHILD = """
-import json, os, random, sys
+import json, os, random, sys, tempfile
 passed = int(sys.argv[1])
 facts = {
     "arguments": sys.argv[1:],
     "folder": os.getcwd(),
     "path": sys.path[0],
+    "temporary": tempfile.gettempdir(),
     "environment": dict(os.environ),
     "leads": os.getpid() == os.getpgrp() == os.getsid(0),
     "parent": os.getppid(),
@@ -136,6 +137,42 @@ def test_a_fork_of_the_parent_has_servers_of_its_own() -> None:
     _start_here()
 
 
+NESTED = """
+import os, sys
+from stepwell.core.child_process import ChildProcess
+from stepwell.core.fork_server import list_servers
+(server,) = list_servers()
+child = ChildProcess([sys.executable, "-m", "sleeper"], imports=["decimal"], pipe_output=True)
+assert child.stdout.readline() == b"here\\n" and list_servers() == [server]
+print(server, child.pid, child.kill(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_warm_process_may_have_a_server_for_its_own_children() -> None:
+    Path("nested.py").write_text(NESTED)
+    child = start("nested", pipe_output=True, keeps_server=True)
+    assert child.stdout is not None
+    server, forked, code = map(int, child.stdout.readline().split())
+    assert code == -signal.SIGKILL and not is_there(forked) and is_there(server)
+    assert child.kill() == -signal.SIGKILL
+    wait_until_gone(server)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+def wait_until_gone(pid: int) -> None:
+    until = time.monotonic() + LIMIT_S
+    while is_there(pid):
+        assert time.monotonic() < until, "the server is still there"
+        time.sleep(0.01)
+
+
 def test_a_server_ends_with_its_parent() -> None:
     code = (
         "import sys; from stepwell.core.child_process import ChildProcess\n"
@@ -149,7 +186,4 @@ def test_a_server_ends_with_its_parent() -> None:
         assert parent.stdout is not None
         server = int(parent.stdout.readline())
         parent.kill()
-    until = time.monotonic() + LIMIT_S
-    while Path(f"/proc/{server}/cmdline").exists() and Path(f"/proc/{server}/cmdline").read_bytes():
-        assert time.monotonic() < until, "the server is still there"
-        time.sleep(0.01)
+    wait_until_gone(server)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -17,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.processes import await_end, start_module
 from tests.runs.small import notes, small_config, timeless
 
 from stepwell.config import PolicyConfig
@@ -225,17 +223,16 @@ def test_after_ctrl_c_the_rest_is_the_same(critic_run: Path, tmp_path: Path) -> 
     shown = ("monitor.console=true", "monitor.tensorboard=true", "monitor.report=true")
     config = small_config(*CRITIC, *OUTLINE, *shown, folder=tmp_path)
     (tmp_path / "settings.toml").write_text(dump_config(config))
-    command = [sys.executable, "-m", "stepwell", "train", str(tmp_path / "settings.toml")]
-    alone = os.environ | {"OMP_NUM_THREADS": "1"}
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone)
+    log = tmp_path / "errors.txt"
+    started = start_module("stepwell", "train", str(tmp_path / "settings.toml"), log=log)
     try:
         wait_for(lambda: any_in_pool(tmp_path / "run"))
         started.send_signal(signal.SIGINT)
-        _, err = started.communicate(timeout=240)
+        code, _ = await_end(started)
     finally:
         started.kill()
-    folder = tmp_path / "run"
-    assert started.returncode == 130, err
+    folder, err = tmp_path / "run", log.read_text()
+    assert code == 130, err
     # nothing that a library prints reaches the console
     assert err.split("\n") == ["", f"interrupted. Continue with: stepwell train --resume {folder}", ""]
     found = find_latest_checkpoint(folder / "checkpoints", print)

@@ -8,8 +8,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,12 +19,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.processes import await_end, start_module
 from tests.services.gateways import assistant_message, chat, renderer, serve_gateway, user
 
 from stepwell.pool import open_pool
 from stepwell.services.keys import hash_key, new_key
-
-SCRIPT = Path(__file__).parent / "restarting_gateway.py"
 
 
 def free_port() -> int:
@@ -63,9 +60,7 @@ def run_restarting_gateway(folder: Path) -> Iterator[tuple[str, Any]]:
     """The URL of a gateway that comes back, and what kills it."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    parent = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(folder), str(port)], stdout=subprocess.DEVNULL
-    )
+    parent = start_module("tests.services.restarting_gateway", str(folder), str(port))
 
     def child() -> int:
         return int((folder / "pid").read_text())
@@ -79,9 +74,7 @@ def run_restarting_gateway(folder: Path) -> Iterator[tuple[str, Any]]:
         wait_until(lambda: is_up(url))
         yield url, kill
     finally:
-        parent.kill()  # first, or it would begin another
-        parent.wait()
-        os.kill(child(), signal.SIGKILL)
+        parent.kill()  # with its child
 
 
 def converse(url: str, session: str, num_turns: int, heard: dict[str, list[tuple[str, str]]]) -> None:
@@ -179,15 +172,11 @@ def test_after_an_interrupt_running_calls_finish_and_new_ones_are_refused(tmp_pa
         "--port",
         str(port),
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stepwell", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    log = tmp_path / "errors.txt"
+    process = start_module("stepwell", *command, log=log)
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == f"listening on http://127.0.0.1:{port}\n"
+        assert process.stdout.readline().decode() == f"listening on http://127.0.0.1:{port}\n"
         url = f"http://127.0.0.1:{port}"
         wait_until(lambda: is_up(url))
         replies: list[httpx.Response] = []
@@ -207,8 +196,9 @@ def test_after_an_interrupt_running_calls_finish_and_new_ones_are_refused(tmp_pa
         process.send_signal(signal.SIGINT)
         call.join(60)
         assert replies[0].status_code == 200 and replies[0].json()["usage"]["completion_tokens"] == 600
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 130 and "Traceback" not in errors
+        code, _ = await_end(process)
+        errors = log.read_text()
+        assert code == 130 and "Traceback" not in errors
         assert "the same command continues them" in errors
     finally:
         process.kill()

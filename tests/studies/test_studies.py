@@ -7,17 +7,17 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.processes import await_end, start_module
 from tests.studies.study_files import SMALL, planned
 
 from stepwell.config.study import load_study, plan_runs
+from stepwell.core.child_process import ChildProcess
 from stepwell.core.errors import ConfigError
 from stepwell.monitors.jsonl import read_entries
 from stepwell.studies.folder import adopt_folder, lock_folder
@@ -127,14 +127,14 @@ def test_a_run_that_fails_is_told_and_the_others_come_to_their_end(tmp_path: Pat
     assert endings == ["limit", "failed", "complete"]
 
 
-def wait_until(is_so: Any, process: subprocess.Popen[str]) -> None:
+def wait_until(is_so: Any, process: ChildProcess) -> None:
     until = time.monotonic() + 90
     while not is_so():
-        assert process.poll() is None and time.monotonic() < until, "the study ended or hangs"
+        assert not process.has_died() and time.monotonic() < until, "the study ended or hangs"
         time.sleep(0.05)
 
 
-def find_worker(process: subprocess.Popen[str], run: Path) -> int:
+def find_worker(process: ChildProcess, run: Path) -> int:
     """The child of a study that writes the log of this run."""
     text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     names = {os.path.basename(os.readlink(f"/proc/{child}/fd/1")): int(child) for child in text.split()}
@@ -150,16 +150,17 @@ def is_saved_after_an_interrupt(run: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
-def test_a_study_survives_kill_9_of_a_worker_kill_9_of_itself_and_ctrl_c(tmp_path: Path) -> None:
+def test_a_study_survives_kill_9_of_a_worker_kill_9_of_itself_and_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.toml").write_text(TINY.replace("num_updates = 2", "num_updates = 20"))
-    command = [sys.executable, "-m", "stepwell", "study", "tiny.toml", "--folder", "out", "--workers", "2"]
-    folder = tmp_path / "out" / "runs"
+    command = ["stepwell", "study", "tiny.toml", "--folder", "out", "--workers", "2"]
+    folder, errors = tmp_path / "out" / "runs", tmp_path / "errors.txt"
     killed, other = folder / "frozenlake-steppo-seed0", folder / "frozenlake-grpo-seed0"
 
-    def sit() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+    def sit() -> ChildProcess:
+        return start_module(*command, log=errors)
 
     first = sit()
     try:
@@ -168,19 +169,19 @@ def test_a_study_survives_kill_9_of_a_worker_kill_9_of_itself_and_ctrl_c(tmp_pat
         wait_until(lambda: read_status(killed) == "failed", first)
         assert "was killed by SIGKILL" in (killed / "error.txt").read_text()
     finally:
-        first.kill()
-        first.communicate()
+        first.send_signal(signal.SIGKILL)
+        await_end(first)
     # the worker that is left notices, saves and stops; the next sitting waits for it
     second = sit()
     wait_until(lambda: not (killed / "error.txt").exists(), second)
     wait_until(lambda: is_saved_after_an_interrupt(other), second)
     second.send_signal(signal.SIGINT)
-    output, _ = second.communicate(timeout=60)
-    assert second.returncode == 130, output
-    assert output.splitlines()[-1].endswith("the same command continues where it stopped.")
+    code, output = await_end(second)
+    assert code == 130, output
+    assert errors.read_text().splitlines()[-1].endswith("the same command continues where it stopped.")
     third = sit()
-    output, _ = third.communicate(timeout=120)
-    assert third.returncode == 0, output
+    code, output = await_end(third)
+    assert code == 0, output
     assert output.splitlines()[-1].startswith("2 of 2 runs done  table out/table.md")
     for run in (killed, other):
         updates = [entry.update for entry in read_entries(run / "metrics.jsonl") if entry.kind == "update"]

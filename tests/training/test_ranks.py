@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.policies.vla.made import policy as robot
+from tests.processes import start_module
 from tests.runs.small import warmed_model
 from tests.training.made import sampled
 from tests.training.test_array_training import episodes
@@ -213,26 +212,14 @@ def test_two_ranks_train_a_robot_policy_as_one_does_and_a_killed_one_is_told(hea
         assert all(torch.equal(now[key], weights[key]) for key in weights)
 
 
-_PARENT = """
-import sys, time, torch
-sys.path.insert(0, {root!r})
-from tests.policies.vla.made import policy
-from stepwell.training.ranks import Ranks
-ranks = Ranks(policy("token"), ["cpu", "cpu"])
-print(ranks.peers[0].process.pid, ranks._folder.name, flush=True)
-time.sleep(60)
-"""
-
-
 @pytest.mark.slow
 def test_ranks_end_with_their_parent() -> None:
-    root = str(Path(__file__).parents[2])
-    command = [sys.executable, "-c", _PARENT.format(root=root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pid, folder = parent.stdout.readline().split()
-        assert is_alive(int(pid)) and folder in folders()
-        parent.kill()
+    parent = start_module("tests.training.rank_parent")
+    assert parent.stdout is not None
+    pid, folder = parent.stdout.readline().decode().split()
+    assert is_alive(int(pid)) and folder in folders()
+    parent.send_signal(signal.SIGKILL)
+    parent.kill()
     await_end([int(pid)])
     assert folder not in folders()
 

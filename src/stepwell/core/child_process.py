@@ -56,7 +56,7 @@ class ChildProcess:
     `log` is the file that its output is appended to. Without it, the output goes to a file without a name,
     which is enough for `log_tail`. With `pipe_output`, standard output is a pipe instead (`stdout`). With
     `imports`, a command `[python, "-m", MODULE, …]` is forked, where that is possible, from a process that
-    has imported those modules (`fork_server.py`).
+    has imported those modules (`fork_server.py`); with `keeps_server` its own children start so too.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class ChildProcess:
         pass_fds: Sequence[int] = (),
         pipe_output: bool = False,
         imports: Sequence[str] = (),
+        keeps_server: bool = False,
     ) -> None:
         self.was_stopped = False  # it ran until `kill` ended it
         self._tail = ""
@@ -83,6 +84,7 @@ class ChildProcess:
                 output=subprocess.PIPE if pipe_output else self._log.fileno(),
                 errors=self._log.fileno(),
                 pass_fds=tuple(pass_fds),
+                keeps_server=keeps_server,
             )
         except BaseException:
             self._log.close()

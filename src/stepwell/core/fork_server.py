@@ -38,7 +38,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -83,21 +85,10 @@ class ForkedProcess:
 class ForkServer:
     """A started server, seen from its parent."""
 
-    def __init__(self, environment: Mapping[str, str], imports: Sequence[str]) -> None:
+    def __init__(self, link: socket.socket, pid: int, *, first_answer: bytes | None = None) -> None:
+        self.pid = pid
+        self._link, self._first_answer = link, first_answer
         self._lock = threading.Lock()  # one request at a time
-        self._link, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), *imports],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**environment, **_ONE_THREAD},
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        self.pid = self._process.pid
-        self._first_answer: bytes | None = None
 
     def is_ready(self) -> bool:
         """Wait for the imports; whether it can fork."""
@@ -120,13 +111,29 @@ class ForkServer:
     def close(self) -> None:
         """End the server. What it has forked goes on."""
         self._link.close()
-        self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
 
     def abandon(self) -> None:
         """Close this process's copy of the link, after a fork of the parent."""
         self._link.close()
-        self._process.returncode = 0  # not a child of this process
+
+
+def _start_server(environment: Mapping[str, str], imports: Sequence[str]) -> ForkServer:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), *imports],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**environment, **_ONE_THREAD},
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+    process.returncode = 0  # `ForkServer.close` collects it
+    return ForkServer(ours, process.pid)
 
 
 @contextlib.contextmanager
@@ -146,15 +153,24 @@ def prepare_server(environment: Mapping[str, str], imports: Sequence[str]) -> Fo
     has_gpu = "torch" in imports and Path("/proc/driver/nvidia").exists()
     if sys.platform != "linux" or has_gpu:
         return None
-    read = sorted(item for item in environment.items() if item[0].startswith(_READ_AT_IMPORT))
-    key = tuple(imports), tuple(read)
+    key = _make_key(environment, imports)
     with _listing:
         server = _servers.get(key)
         if server is None:
             for old in list(_servers.values())[: 1 - _MAX_SERVERS]:
                 _end_server(old)
-            server = _servers[key] = ForkServer(environment, imports)
+            server = _servers[key] = _start_server(environment, imports)
     return server if server.is_ready() else None
+
+
+def _make_key(environment: Mapping[str, str], imports: Sequence[str]) -> tuple[Any, ...]:
+    read = sorted(item for item in environment.items() if item[0].startswith(_READ_AT_IMPORT))
+    return tuple(imports), tuple(read)
+
+
+def add_server(server: ForkServer, environment: Mapping[str, str], imports: Sequence[str]) -> None:
+    """Use a server that was forked with this process."""
+    _servers[_make_key(environment, imports)] = server
 
 
 def start_warm(
@@ -165,8 +181,12 @@ def start_warm(
     output: int,
     errors: int,
     pass_fds: Sequence[int],
+    keeps_server: bool = False,
 ) -> ForkedProcess | None:
-    """Start `[python, (-P), -m, MODULE, *arguments]` from a server, as `Popen` would; None: start it cold."""
+    """Start `[python, (-P), -m, MODULE, *arguments]` from a server, as `Popen` would; None: start it cold.
+
+    With `keeps_server`, the child has such a server too, for children of its own.
+    """
     server = prepare_server(environment, imports)
     if server is None:
         return None
@@ -176,6 +196,7 @@ def start_warm(
         "is_safe_path": "-P" in command[:split],
         "environment": dict(environment),
         "folder": os.getcwd(),
+        "keeps_server": keeps_server,
         "numbers": [0, 1, 2, *pass_fds],
     }
     with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
@@ -280,6 +301,23 @@ def _receive_bytes(link: socket.socket, size: int) -> bytes:
     return data
 
 
+def _keep_server(request: dict[str, Any]) -> dict[str, Any] | None:
+    """Fork a server for the children of this child. In one of those, its request; here None."""
+    if not request["keeps_server"]:
+        return None
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        for descriptor in request["received"]:
+            os.close(descriptor)
+        return serve(theirs)
+    theirs.close()
+    module = importlib.import_module("stepwell.core.fork_server")  # this one runs as __main__
+    module.add_server(module.ForkServer(ours, pid, first_answer=_READY), request["environment"], sys.argv[2:])
+    return None
+
+
 def take_over(request: dict[str, Any]) -> None:
     """Become the process that was asked for."""
     _place_descriptors(request["received"], request["numbers"])
@@ -288,6 +326,8 @@ def take_over(request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     if not request["is_safe_path"]:
         sys.path.insert(0, request["folder"])
+    tempfile.tempdir = None  # to be read from the environment again
+    time.tzset()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # otherwise every child draws the same
     module, *arguments = request["arguments"]
@@ -326,6 +366,8 @@ def main() -> None:
     link.sendall(_READY if is_safe else _REFUSED)
     if is_safe:
         request = serve(link)
+        while (inner := _keep_server(request)) is not None:
+            request = inner
         signal.signal(signal.SIGINT, on_interrupt)
         take_over(request)
 

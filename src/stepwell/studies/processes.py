@@ -70,6 +70,7 @@ class WorkerPool:
             log=log,
             pass_fds=(self.lock,),
             imports=MODEL_MODULES,
+            keeps_server=True,
         )
         job = {
             "config": run.config.model_dump(mode="json"),
