@@ -42,6 +42,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
         "docs/configuration.md",
         "docs/curriculum.md",
         "docs/engine.md",
+        "docs/env_service.md",
         "docs/gateway.md",
         "docs/judging.md",
         "docs/maths.md",
@@ -52,8 +53,12 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
         "docs/report.md",
         "docs/view.md",
         "docs/vision.md",
+        "docs/vla.md",
         "docs/tool_environments.md",
+        "docs/web.md",
         "docs/web_sites.md",
+        "docs/webarena.md",
+        "docs/workers.md",
         "docs/tutorials/own_agent.md",
         "docs/tutorials/own_credit.md",
         "docs/tutorials/own_env.md",
@@ -73,3 +78,10 @@ def test_every_page_is_in_the_navigation_once() -> None:
     named = re.findall(r"^ +- [^\n]*: ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
     pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
     assert sorted(named) == sorted(pages)
+
+
+def test_every_page_with_python_code_is_run_by_a_test() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if code_of(str(path.relative_to(ROOT)))]
+    assert len(pages) > 20
+    assert [page.name for page in pages if page.name not in tests] == []

@@ -15,9 +15,7 @@ from stepwell.config.loading import load_config
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [
-    *(DOCS / name for name in ("index.md", "start.md", "recipes.md", "pretrained.md", "troubleshooting.md")),
-    *sorted((DOCS / "tutorials").glob("*.md")),
-    *sorted((DOCS / "papers").glob("*.md")),
+    path for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))] if "```bash\n" in path.read_text()
 ]
 
 
