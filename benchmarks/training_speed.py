@@ -41,8 +41,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepwell.core import Step
-from stepwell.packing import Outputs, Packed, backward, pack, replay
+from stepwell.packing import Outputs, Packed, backward, pack, paths, replay, segments_cuda
 from stepwell.packing.tree import IntArray
+from stepwell.policies import fused_layers
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.critic import CriticModel, ValueHead
 from stepwell.training.batch import MIN_RUN
@@ -50,6 +51,7 @@ from stepwell.training.batch import MIN_RUN
 RESULTS = Path(__file__).parent / "results"
 PEAK_FLOPS = 989e12
 WAYS = ("plain", "replay", "packed")
+KERNELS = ("paths", "segments", "flex")
 PLAIN_TOKENS = {"135m": 65536, "1.7b": 32768, "tiny": 512}
 """Tokens of a microbatch of the plain loop and of replay where the row has no budget."""
 REPLAY_TOKENS = {"135m": 400_000, "1.7b": 100_000, "tiny": 4000}
@@ -129,9 +131,13 @@ def build_model(shape: str, device: torch.device, dtype: torch.dtype) -> Any:
         return LlamaForCausalLM(config).to(dtype)
 
 
-def build_policy(model: Any) -> CausalLMPolicy:
+def build_policy(model: Any, checkpointing: str = "selective") -> CausalLMPolicy:
     head = ValueHead(model.config.hidden_size, model.dtype).to(model.device)
-    return CausalLMPolicy(model, critic=CriticModel(head, None), attention="tree")
+    policy = CausalLMPolicy(model, critic=CriticModel(head, None), attention="tree")
+    policy.recomputes_outputs = checkpointing != "none"
+    if checkpointing == "full":
+        policy.enable_gradient_checkpointing()
+    return policy
 
 
 @dataclass(frozen=True)
@@ -311,7 +317,7 @@ class Runner:
     share: float = 1.0
 
 
-def prepare_way(way: str, row: Row, device: torch.device, dtype: torch.dtype) -> Runner:
+def prepare_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, checkpointing: str) -> Runner:
     batch = Batch.draw(row, device)
     first = Batch.draw(row.take_group(), device)
     budget = row.budget or PLAIN_TOKENS[row.model]
@@ -321,7 +327,7 @@ def prepare_way(way: str, row: Row, device: torch.device, dtype: torch.dtype) ->
         return Runner(
             loop.module, lambda: loop.run_update(batch, budget), lambda: loop.run_update(first, budget)
         )
-    policy = build_policy(model)
+    policy = build_policy(model, checkpointing)
     if way == "packed":
         return Runner(
             policy.module,
@@ -343,7 +349,7 @@ def prepare_way(way: str, row: Row, device: torch.device, dtype: torch.dtype) ->
 
 def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, options: Any) -> dict[str, Any]:
     """Seconds of the best of a few updates, tokens per second, MFU and peak memory."""
-    runner = prepare_way(way, row, device, dtype)
+    runner = prepare_way(way, row, device, dtype, options.checkpointing)
     start = time.perf_counter()
     runner.warm_up()
     clear_gradients(runner.module)
@@ -440,11 +446,12 @@ def measure_row(row: Row, device: torch.device, dtype: torch.dtype, options: Any
     return result
 
 
-def profile_row(row: Row, device: torch.device, dtype: torch.dtype, way: str) -> None:
+def profile_row(row: Row, device: torch.device, dtype: torch.dtype, options: Any) -> None:
     """Print where one update's time goes."""
     from torch.profiler import ProfilerActivity, profile
 
-    runner = prepare_way(way, row, device, dtype)
+    way = options.ways[-1]
+    runner = prepare_way(way, row, device, dtype, options.checkpointing)
     runner.warm_up()
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     with profile(activities=kinds) as seen:
@@ -493,6 +500,16 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rows", nargs="+", help="numbers of rows; default: all")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument(
+        "--checkpointing",
+        choices=["none", "selective", "full"],
+        default="selective",
+        help="of the packed way",
+    )
+    parser.add_argument(
+        "--attention", choices=["auto", *KERNELS], default="auto", help="CUDA: the packed way's attention"
+    )
+    parser.add_argument("--plain-layers", action="store_true", help="the packed way without fused layers")
     parser.add_argument("--repeats", type=int, default=3, help="updates of each way, at most")
     parser.add_argument("--seconds", type=float, default=6.0, help="time of the updates of each way, about")
     parser.add_argument("--quick", action="store_true", help="small rows with a tiny model")
@@ -507,11 +524,16 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     options = read_options(arguments)
     device = torch.device(options.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    fused_layers.IS_ENABLED = not options.plain_layers
+    if options.attention in ("segments", "flex"):
+        paths.MOST_KEYS = 0
+    if options.attention == "flex":
+        segments_cuda.MOST_LEVELS = -1
     chosen = QUICK if options.quick else ROWS
     chosen = {name: chosen[name] for name in options.rows or chosen}
     if options.profile:
         for row in chosen.values():
-            profile_row(row, device, dtype, options.ways[-1])
+            profile_row(row, device, dtype, options)
         return []
     target = options.output or RESULTS / f"training_speed_{'h200' if device.type == 'cuda' else 'cpu'}.json"
     rows: list[dict[str, Any]] = []

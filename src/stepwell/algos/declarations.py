@@ -37,6 +37,8 @@ from stepwell.core.user_objects import find_object, is_import_path, kind_of, mar
 Kind = Literal["credit", "loss"]
 Sites = Literal["state", "end", "tokens", "tokens_and_end"]
 Need = Literal["advantages", "behavior", "reference", "pairs"]
+Coupling = Literal["step", "trajectory", "batch"]
+COUPLINGS: tuple[Coupling, ...] = ("step", "trajectory", "batch")
 SITES: tuple[Sites, ...] = ("state", "end", "tokens", "tokens_and_end")
 NEEDS: tuple[Need, ...] = ("advantages", "behavior", "reference", "pairs")
 
@@ -106,11 +108,16 @@ class LossTraits:
             "behavior": logprobs of the engine at sampling time; demonstrations have none
             "reference": logprobs of the frozen reference, which the trainer then keeps
             "pairs": preference pairs, which the trainer does not make
+    couples what a term of the loss depends on: "step", the outputs of one step; "trajectory"; or "batch".
+            All else (counts, masks, advantages) it takes from `inputs.reduction`, so that the losses of parts
+            of a minibatch add up. Then a minibatch of several microbatches needs one pass instead of two
     """
 
     needs: tuple[Need, ...] = ()
+    couples: Coupling = "batch"
 
     def __post_init__(self) -> None:
+        check_choice("couples", self.couples, COUPLINGS)
         for name in self.needs:
             check_choice("needs", name, NEEDS)
 
@@ -161,10 +168,15 @@ def credit(
     return declare
 
 
-def loss(*, needs: tuple[Need, ...] = ()) -> Callable[[F], F]:
+def loss(
+    *,
+    needs: tuple[Need, ...] = (),
+    couples: Coupling = "batch",
+    variants: Mapping[str, Mapping[Any, Mapping[str, Any]]] | None = None,
+) -> Callable[[F], F]:
     """Declare a policy loss: `function(inputs, *, keywords) -> (loss, metrics)`. See `LossTraits`."""
-    traits = LossTraits(needs)
-    return lambda function: _declare(function, "loss", traits)
+    traits = LossTraits(needs, couples)
+    return lambda function: _declare(function, "loss", traits, variants)
 
 
 def _declare(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from stepwell.config.base import Settings
 from stepwell.config.vla import VLAConfig
@@ -49,4 +49,14 @@ class PolicyConfig(Settings):
         "float32", description="bfloat16 needs a GPU: most CPUs have no units for it"
     )
     device: str = Field("cpu", description="a torch device such as cpu or cuda:0")
-    gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
+    gradient_checkpointing: Literal["none", "selective", "full"] = Field(
+        "selective",
+        description="what the backward pass computes again to save memory: nothing, outputs that are cheap "
+        "to make (on a GPU), or whole layers; gradients stay the same",
+    )
+
+    @field_validator("gradient_checkpointing", mode="before")
+    @classmethod
+    def _read_switch(cls, value: Any) -> Any:
+        """Earlier versions stored true or false."""
+        return {True: "full", False: "none"}[value] if isinstance(value, bool) else value

@@ -137,11 +137,17 @@ class Packed:
         return max(int(sequence.max()) for sequence in self.table.sequences)
 
 
-def pack(steps: Sequence[Step], *, token_budget: int | None = None, min_run: int = 1) -> Packed:
+def pack(
+    steps: Sequence[Step],
+    *,
+    token_budget: int | None = None,
+    min_run: int = 1,
+    units: Sequence[int] | None = None,
+) -> Packed:
     """Merge steps into prefix trees of at most `token_budget` tokens each (one tree without a budget).
 
     Prefixes that share fewer than `min_run` tokens are not merged but computed separately. Trees with many
-    small branches run faster that way.
+    small branches run faster that way. Steps with the same number in `units` stay in one tree if they fit.
 
     >>> packed = pack([Step.from_tokens([1, 2], [3]), Step.from_tokens([1, 2, 3, 4], [5])])
     >>> packed.num_tokens, packed.num_step_tokens
@@ -153,7 +159,10 @@ def pack(steps: Sequence[Step], *, token_budget: int | None = None, min_run: int
     shared = count_shared_lengths(table.keys, order)
     if min_run > 1:
         shared = merge_short_runs(shared, table.lengths[order], min_run)
-    ranges = cut_by_budget(table.lengths[order], shared, token_budget)
+    if units is not None and len(units) != len(order):
+        raise InputError(f"units has {len(units)} numbers for {len(order)} steps; give one per step")
+    numbers = None if units is None else np.asarray(units, dtype=np.int64)[order]
+    ranges = cut_by_budget(table.lengths[order], shared, token_budget, numbers)
     microbatches = tuple(_build_tree_microbatch(table, order[a:b], shared[a:b]) for a, b in ranges)
     return Packed(table, microbatches, token_budget)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from stepwell.config import PolicyConfig
 from stepwell.core import ConfigError, ContextLengthError, InputError, Step, TokenAction
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
+from stepwell.packing.projection import project_scores
 from stepwell.policies import directory, lora
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.attention import install_tree_attention
@@ -39,9 +41,12 @@ from stepwell.policies.forward import (
     ForwardInputs,
     compute_actor_rows,
     compute_hidden_rows,
+    compute_hidden_states,
     find_backbone,
     get_inputs,
 )
+from stepwell.policies.fused_layers import install_fused_layers
+from stepwell.policies.head import find_plain_head
 from stepwell.policies.numerics import check_dtype
 from stepwell.policies.policy_parts import (
     checkpoint_gradients,
@@ -53,6 +58,7 @@ from stepwell.policies.policy_parts import (
     open_reference,
 )
 from stepwell.policies.progress_bar import hide_progress_bar
+from stepwell.policies.recompute import recompute_outputs
 from stepwell.policies.step_scorer import StepScorer, split_by_step
 from stepwell.policies.weight_loading import load_module_weights
 
@@ -88,6 +94,8 @@ class CausalLMPolicy(StepScorer[Packed]):
         parts = {"model": model, "critic": critic, "instruction_critic": instruction_critic}
         self.module = nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
         self.is_replayed = attention == "replay"
+        self.recomputes_outputs = True
+        """Whether fused layers make cheap outputs again in the backward pass instead of keeping them."""
         for part in self._list_models():
             self._prepare_model(part)
 
@@ -101,7 +109,7 @@ class CausalLMPolicy(StepScorer[Packed]):
         lora: dict[str, Any] | None = None,
         dtype: str = "float32",
         device: str | torch.device = "cpu",
-        gradient_checkpointing: bool = False,
+        gradient_checkpointing: bool | str = "selective",
         attention: str = "auto",
     ) -> CausalLMPolicy:
         """Open a directory, or a built-in model by name.
@@ -110,6 +118,8 @@ class CausalLMPolicy(StepScorer[Packed]):
         `critic=None` uses what the directory has. `reference=True` freezes a copy of these
         weights (with LoRA: the base model, at no cost); a path opens another model as reference.
         `lora` adds adapters with these `LoraConfig` fields ({} for the defaults).
+        `gradient_checkpointing` is what the backward pass computes again to save memory: nothing (`"none"`),
+        outputs that are cheap to make (`"selective"`, on a GPU), or whole layers (`"full"` or True).
         `attention="replay"` never uses trees, `"tree"` refuses a model that does not support them.
         """
         kind = _check_choice(dtype, DTYPES, "dtype")
@@ -129,7 +139,8 @@ class CausalLMPolicy(StepScorer[Packed]):
             source=path,
             attention=attention,
         )
-        if gradient_checkpointing:
+        policy.recomputes_outputs = gradient_checkpointing not in (False, "none")
+        if gradient_checkpointing in (True, "full"):
             policy.enable_gradient_checkpointing()
         return policy
 
@@ -199,7 +210,11 @@ class CausalLMPolicy(StepScorer[Packed]):
         """Compute the outputs of one microbatch, in its own order."""
         if values and self.critic is None:
             raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
-        inputs = self.get_inputs(microbatch)
+        is_kept = self.device.type != "cuda" or not (self.recomputes_outputs and torch.is_grad_enabled())
+        with nullcontext() if is_kept else recompute_outputs():
+            return self._run_models(self.get_inputs(microbatch), logprobs, values, entropies)
+
+    def _run_models(self, inputs: ForwardInputs, logprobs: bool, values: bool, entropies: bool) -> Outputs:
         hidden = None
         scores: tuple[Tensor, Tensor | None] | tuple[None, None] = (None, None)
         is_shared = values and self.critic is not None and self.critic.backbone is None
@@ -226,14 +241,17 @@ class CausalLMPolicy(StepScorer[Packed]):
             wide = torch.promote_types(self.model.dtype, torch.float32)
             nothing = torch.zeros(0, dtype=wide, device=self.device)
             return (nothing, nothing), None
-        rows, hidden = compute_actor_rows(self.model, inputs, with_hidden=with_hidden)
-        logprobs, entropies = token_scores(
-            rows,
-            inputs.inverse_temperatures,
-            inputs.logit_rows,
-            inputs.targets,
-            with_entropies=with_entropies,
-        )
+        wanted = (inputs.inverse_temperatures, inputs.logit_rows, inputs.targets)
+        head = find_plain_head(self.model)
+        if head is None:
+            rows, hidden = compute_actor_rows(self.model, inputs, with_hidden=with_hidden)
+            logprobs, entropies = token_scores(rows, *wanted, with_entropies=with_entropies)
+        else:
+            states = compute_hidden_states(find_backbone(self.model), inputs)
+            hidden = states[inputs.value_places] if with_hidden else None
+            logprobs, entropies = project_scores(
+                states[inputs.logit_sites], head.weight, head.bias, *wanted, with_entropies=with_entropies
+            )
         return (logprobs, None if entropies is None else entropies[inputs.logit_rows]), hidden
 
     @property
@@ -333,6 +351,9 @@ class CausalLMPolicy(StepScorer[Packed]):
         disable_dropout(part)
         if not self.is_replayed:
             self._install_tree_attention(part, self._attention)
+        install_fused_layers(part)
+        if part is self.model or part is self.reference:
+            find_plain_head(part)
 
     def _install_tree_attention(self, part: Any, attention: str) -> None:
         if part is not self.model and part is not self.reference:

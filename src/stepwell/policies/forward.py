@@ -28,12 +28,14 @@ from stepwell.packing.flex import round_up_length
 class ForwardInputs:
     """A microbatch on a device: the arguments of the forward call, and which outputs to read.
 
-    Logits are computed for whole columns; `logit_places` picks the wanted ones from
+    `logit_sites` are the places of hidden states from which logits are computed. A model that computes logits
+    itself does so for whole columns; `logit_places` picks the wanted ones from
     [rows * columns, vocab] (None: all are wanted, in order). `embed` computes the embeddings
     with a given model if some ids are replaced by something else (images).
     """
 
     arguments: dict[str, Any]
+    logit_sites: Tensor
     columns: Tensor
     logit_places: Tensor | None
     inverse_temperatures: Tensor
@@ -71,6 +73,7 @@ def _build_inputs(microbatch: Microbatch, device: torch.device) -> ForwardInputs
 
     return ForwardInputs(
         arguments=_build_arguments(microbatch, device),
+        logit_sites=to_device(microbatch.logit_sites),
         columns=to_device(columns),
         logit_places=None if is_identity else to_device(places),
         inverse_temperatures=to_device(1.0 / microbatch.temperatures),
@@ -134,10 +137,15 @@ def read_hidden_states(output: Any) -> Tensor:
     return result
 
 
+def compute_hidden_states(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:
+    """Compute the last hidden states [rows * columns, H] of all places."""
+    output = backbone(**inputs.build_arguments(backbone), use_cache=False)
+    return read_hidden_states(output).flatten(0, 1)
+
+
 def compute_hidden_rows(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:
     """Compute hidden states [M, H] at the value places, with a separate backbone."""
-    output = backbone(**inputs.build_arguments(backbone), use_cache=False)
-    return read_hidden_states(output).flatten(0, 1)[inputs.value_places]
+    return compute_hidden_states(backbone, inputs)[inputs.value_places]
 
 
 def compute_actor_rows(

@@ -52,6 +52,7 @@ class TrajectoryMinibatch:
     robot. `seed` is for policies that draw random numbers in training (a flow head that imitates).
     `trained_steps` has, by trajectory id, one bool per step; a trajectory without an entry is learnt from
     completely. Without `replay_teaches_critic`, the critic learns nothing from trajectories with an entry.
+    With `keeps_trajectories`, a trajectory that fits the budget is in one microbatch.
     """
 
     trajectories: Sequence[Trajectory]
@@ -62,6 +63,7 @@ class TrajectoryMinibatch:
     seed: int = 0
     trained_steps: Mapping[str, Sequence[bool]] = field(default_factory=dict)
     replay_teaches_critic: bool = True
+    keeps_trajectories: bool = False
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -73,7 +75,19 @@ class TrajectoryMinibatch:
         cuts = [self._without_action(state) for state in self._final_states.values()]
         if self._is_robot:
             return pack_arrays([*self.steps, *cuts], micro_batch=self.micro_batch, seed=self.seed)
-        return pack([*self.steps, *cuts], token_budget=self.token_budget, min_run=MIN_RUN)
+        return pack(
+            [*self.steps, *cuts],
+            token_budget=self.token_budget,
+            min_run=MIN_RUN,
+            units=self._trajectory_numbers if self.keeps_trajectories else None,
+        )
+
+    @property
+    def _trajectory_numbers(self) -> list[int]:
+        """The trajectory of every packed step; a state after a truncation may be anywhere."""
+        count = len(self.trajectories)
+        own = [number for number, t in enumerate(self.trajectories) for _ in t.steps]
+        return [*own, *range(count, count + len(self._final_states))]
 
     @cached_property
     def first_states(self) -> Packed | PackedArrays:

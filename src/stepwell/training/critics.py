@@ -72,13 +72,17 @@ def compute_critic_loss(
     *,
     clip: float | None = None,
     old_values: Tensor | None = None,
+    num_sites: int | None = None,
 ) -> Tensor:
-    """The loss of a critic's outputs [site] against targets. `clip` holds values near `old_values`."""
+    """The loss of a critic's outputs [site] against targets. `clip` holds values near `old_values`.
+
+    The mean is over `num_sites`, where these are a part of them.
+    """
     if link == "logit":
-        return value_bce(outputs, targets, from_logits=True)[0]
+        return value_bce(outputs, targets, from_logits=True, num_sites=num_sites)[0]
     if clip is None:
-        return value_mse(outputs, targets)[0]
-    return value_mse(outputs, targets, clip=clip, old_values=old_values)[0]
+        return value_mse(outputs, targets, num_sites=num_sites)[0]
+    return value_mse(outputs, targets, clip=clip, old_values=old_values, num_sites=num_sites)[0]
 
 
 def read_instruction_values(policy: Policy, minibatch: TrajectoryMinibatch) -> Tensor:

@@ -17,12 +17,19 @@ weights it by the truncated ratio. Fresh data keep the plain ratio: for them pro
 
 A minibatch of which no step is kept (DigiRL's filter, replay) gives the policy nothing to learn; its critic
 still learns.
+
+With credit given, the objective is a sum over steps, or over trajectories where the loss couples them
+(`LossTraits.couples`). It is then a `SeparableLoss`: a part divides by the counts of the whole minibatch, so
+that losses, metrics and gradients of parts add up to those of the whole. A loss that couples the whole batch
+is computed on all outputs at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,14 +39,16 @@ from stepwell.algos.declarations import load_function
 from stepwell.algos.kl import estimate_kl, kl_loss, kl_reward
 from stepwell.algos.losses import entropy_bonus
 from stepwell.algos.losses.ppo import LOG_RATIO_LIMIT, measure_ratios, ppo_loss
-from stepwell.algos.losses.reduction import Aggregate
+from stepwell.algos.losses.reduction import Aggregate, MinibatchCounts
 from stepwell.algos.recipes import Recipe
 from stepwell.core import LogprobGaps
+from stepwell.core.arrays import IntArray
 from stepwell.core.user_objects import is_import_path
 from stepwell.packing import Outputs
 from stepwell.policies.critic import apply_link
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.critics import compute_critic_loss
+from stepwell.training.objective_parts import ObjectivePart, ValueSites
 from stepwell.training.update_credit import compute_update_credit, read_values_at
 
 Metrics = dict[str, Tensor]
@@ -64,6 +73,7 @@ class Objective:
     _timeline: Timeline | None = None
     _has_run: bool = False
     _last_logprobs: Tensor | None = None
+    _parts: dict[bytes, ObjectivePart] = field(default_factory=dict)
 
     @property
     def credit(self) -> CreditResult | None:
@@ -81,20 +91,73 @@ class Objective:
         self._timeline, self._credit = timeline, credit
 
     def __call__(self, outputs: Outputs) -> tuple[Tensor, Metrics]:
+        metrics = self._begin_pass(outputs)
+        assert self._timeline is not None
+        loss, more = self._combine_terms(outputs, ObjectivePart(self._timeline))
+        return loss, metrics | more
+
+    # --- in parts -----------------------------------------------------------------------
+
+    @property
+    def couples(self) -> str:
+        """What must be in one part: "step", "trajectory" or "batch"."""
+        traits = self.recipe.loss_traits
+        return str(traits.couples)
+
+    def is_separate(self, steps: IntArray) -> bool:
+        """Whether the loss of these steps depends on the outputs of no other step."""
+        if self._timeline is None or self.couples == "batch":
+            return False
+        if self.couples == "step":
+            return True
+        owners = self._step_owners
+        acting = steps[steps < owners.size]
+        counts = np.bincount(owners[acting], minlength=owners[-1] + 1)
+        whole = np.bincount(owners)
+        return bool(((counts == 0) | (counts == whole)).all())
+
+    def compute_part(self, outputs: Outputs, steps: IntArray) -> tuple[Tensor, Metrics]:
+        """The share of some steps (ascending) in the loss; those after the last step are bootstraps."""
+        timeline = self._timeline
+        assert timeline is not None and outputs.logprobs is not None
+        acting = steps[steps < timeline.num_steps]
+        if not acting.size:
+            return outputs.logprobs.new_zeros(()), {}
+        key = acting.tobytes()
+        if key not in self._parts:
+            places = torch.from_numpy(acting).to(timeline.rewards.device)
+            self._parts[key] = ObjectivePart.take(timeline, places)
+        return self._combine_terms(outputs, self._parts[key])
+
+    def measure_whole(self, outputs: Outputs) -> Metrics:
+        """What is measured on the outputs of all parts."""
+        return self._begin_pass(outputs)
+
+    @cached_property
+    def _step_owners(self) -> IntArray:
+        """[step]: the number of its trajectory."""
+        lengths = [len(trajectory.steps) for trajectory in self.minibatch.trajectories]
+        return np.repeat(np.arange(len(lengths)), lengths)
+
+    # --- terms --------------------------------------------------------------------------
+
+    def _begin_pass(self, outputs: Outputs) -> Metrics:
+        """Set what the first pass sets, and report what is measured on the whole minibatch."""
         assert outputs.logprobs is not None
         metrics = {} if self._has_run else self._first_pass(outputs)
         self._has_run, self._last_logprobs = True, outputs.logprobs.detach()
-        metrics |= self._measure_change(outputs.logprobs.detach())
-        timeline = self._timeline
-        assert timeline is not None
+        return metrics | self._measure_change(outputs.logprobs.detach())
+
+    def _combine_terms(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor, Metrics]:
+        assert outputs.logprobs is not None
+        metrics: Metrics = {}
         if self.trains_policy:
-            loss, policy_metrics = self._policy_loss(outputs.logprobs, timeline)
-            metrics |= policy_metrics
+            loss, metrics = self._policy_loss(outputs.logprobs, part)
         else:
             loss = 0.0 * outputs.logprobs.sum()
         terms = (self._value_loss, self._kl_loss, self._entropy_term)
         for term in terms if self.trains_policy else terms[:1]:
-            extra, more = term(outputs, timeline)
+            extra, more = term(outputs, part)
             metrics |= more
             loss = loss if extra is None else loss + extra
         metrics["loss"] = loss.detach()
@@ -109,32 +172,46 @@ class Objective:
         change = (logprobs - start.to(logprobs.dtype)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         return {"update_kl": (torch.expm1(change) - change).mean()}
 
-    def _policy_loss(self, logprobs: Tensor, timeline: Timeline) -> tuple[Tensor, Metrics]:
+    def _policy_loss(self, logprobs: Tensor, part: ObjectivePart) -> tuple[Tensor, Metrics]:
         if _selects_nothing(self.loss_mask):
             return 0.0 * logprobs.sum(), {"loss/policy": logprobs.new_zeros(())}
-        inputs = self._build_inputs(logprobs, timeline, self.loss_mask)
+        inputs = self._build_inputs(logprobs, part, self.loss_mask)
         spec = self.recipe.loss
         loss, metrics = load_function("loss", spec.name)(inputs, **spec.kwargs)
         named = _rename_metrics(metrics, keep_all=is_import_path(spec.name))
         return loss, {"loss/policy": loss.detach()} | named
 
-    def _build_inputs(self, logprobs: Tensor, timeline: Timeline, mask: Tensor | None) -> LossInputs:
+    def _build_inputs(self, logprobs: Tensor, part: ObjectivePart, mask: Tensor | None) -> LossInputs:
+        credit = self._credit
         return LossInputs(
-            timeline,
+            part.timeline,
             logprobs,
-            self.minibatch.behavior_logprobs,
-            None if self._credit is None else self._credit.advantages,
-            ref_logprobs=self.ref_logprobs,
-            proximal_logprobs=self.proximal,
-            loss_mask=mask,
+            part.select_tokens(self.minibatch.behavior_logprobs),
+            part.select_tokens(None if credit is None else credit.advantages),
+            ref_logprobs=part.select_tokens(self.ref_logprobs),
+            proximal_logprobs=self._find_proximal(logprobs.detach(), part),
+            loss_mask=part.select_tokens(mask),
+            minibatch=part.count_with(lambda: self._loss_counts),
         )
+
+    @cached_property
+    def _loss_counts(self) -> MinibatchCounts:
+        assert self._timeline is not None
+        return MinibatchCounts.of(self._timeline, self.loss_mask)
+
+    @cached_property
+    def _mask_counts(self) -> MinibatchCounts:
+        assert self._timeline is not None
+        return MinibatchCounts.of(self._timeline, self._minibatch_mask)
 
     def measure_last_pass(self) -> tuple[Tensor | None, Tensor | None]:
         """[token] ratios of the last pass, and [token] bool: clipped. None without logprobs to compare."""
         logprobs, mask = self._last_logprobs, self.loss_mask
         if logprobs is None or self.minibatch.behavior_logprobs is None or self._credit is None:
             return None, None
-        inputs = self._build_inputs(logprobs, self.timeline, None if _selects_nothing(mask) else mask)
+        inputs = self._build_inputs(
+            logprobs, ObjectivePart(self.timeline), None if _selects_nothing(mask) else mask
+        )
         spec = self.recipe.loss
         if load_function("loss", spec.name) is not ppo_loss:
             return measure_ratios(inputs)[0], None
@@ -177,12 +254,7 @@ class Objective:
     def _compare_with_engine(self, policy: Tensor, behavior: Tensor) -> Metrics:
         """Compare fresh samples with the engine's logprobs; set `proximal` if some samples are stale."""
         if self.version is not None:
-            behind = self.minibatch.is_behind(self.version)
-            if bool(behind.any()):
-                start = policy if self.proximal is None else self.proximal
-                self.proximal = torch.where(behind, start, behavior.to(start.dtype))
-            else:
-                self.proximal = None
+            self.proximal = self._start_proximal(policy, ObjectivePart(self.minibatch.timeline))
         self.gaps = gaps = self.minibatch.measure_gaps(policy, self.version)
         if gaps is None:
             return {}
@@ -193,6 +265,23 @@ class Objective:
             "parity/quantile_99": gaps.typical_quantile(0.99),
         }
         return {name: torch.tensor(value, device=policy.device) for name, value in figures.items()}
+
+    def _start_proximal(self, policy: Tensor, part: ObjectivePart) -> Tensor | None:
+        """Logprobs of the update's start for samples of older versions; None if there are none."""
+        assert self.version is not None
+        behind = self.minibatch.is_behind(self.version)
+        if not bool(behind.any()):
+            return None
+        start = policy if self.proximal is None else part.select_tokens(self.proximal)
+        chosen, behavior = part.select_tokens(behind), part.select_tokens(self.minibatch.behavior_logprobs)
+        assert start is not None and chosen is not None and behavior is not None
+        return torch.where(chosen, start, behavior.to(start.dtype))
+
+    def _find_proximal(self, policy: Tensor, part: ObjectivePart) -> Tensor | None:
+        """The proximal logprobs of a part; before the first pass has ended they are made from its outputs."""
+        if self._has_run or self.version is None or self.minibatch.behavior_logprobs is None:
+            return part.select_tokens(self.proximal)
+        return self._start_proximal(policy, part)
 
     @property
     def needs_at_start(self) -> dict[str, bool]:
@@ -225,37 +314,52 @@ class Objective:
         """[trajectory]: targets of the critic of instructions, after the first pass."""
         return None if self._credit is None else self._credit.instruction_targets
 
-    def _value_loss(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
-        value, credit = self.recipe.value, self._credit
-        if value is None or credit is None:
+    def _value_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
+        value, whole = self.recipe.value, self._taught_sites
+        if value is None or whole is None or not len(whole):
             return None, {}
-        assert outputs.values is not None and credit.value_targets is not None
-        assert credit.value_sites is not None
-        places, targets = credit.value_index, credit.value_targets
-        before = read_values_at(timeline, credit.value_sites)
-        if (taught := self.minibatch.taught) is not None:
-            steps = torch.arange(len(taught), device=taught.device)
-            owners = steps.repeat_interleave(timeline.tokens_per_step + 1)  # of each value
-            chosen = taught[owners[places]]
-            if not bool(chosen.any()):
-                return None, {}
-            places, targets, before = places[chosen], targets[chosen], before[chosen]
+        assert outputs.values is not None
+        sites = part.select_sites(whole)
+        if not len(sites):
+            return None, {}
         loss = compute_critic_loss(
-            value.link, outputs.values[places], targets, clip=self.value_clip or None, old_values=before
+            value.link,
+            outputs.values[part.timeline.index_sites(sites.sites)],
+            sites.targets,
+            clip=self.value_clip or None,
+            old_values=sites.before,
+            num_sites=len(whole),
         )
         return self.recipe.value_coef * loss, {"loss/value": loss.detach()}
 
-    def _kl_loss(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
-        kl = self.recipe.kl
-        if kl is None or self.ref_logprobs is None or _selects_nothing(self._minibatch_mask):
+    @cached_property
+    def _taught_sites(self) -> ValueSites | None:
+        """Where the critic is taught; None without a critic."""
+        timeline, credit = self._timeline, self._credit
+        if timeline is None or credit is None or credit.value_sites is None or credit.value_targets is None:
+            return None
+        before = read_values_at(timeline, credit.value_sites)
+        sites = ValueSites(credit.value_sites, credit.value_targets, before)
+        taught = self.minibatch.taught
+        return sites if taught is None else sites.keep_sites(taught[sites.sites[:, 0]])
+
+    def _kl_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
+        kl, ref = self.recipe.kl, part.select_tokens(self.ref_logprobs)
+        if kl is None or ref is None or _selects_nothing(self._minibatch_mask):
             return None, {}
         assert outputs.logprobs is not None
         if kl.kl_in == "reward":
             with torch.no_grad():
-                return None, {"kl": estimate_kl(kl.estimator, outputs.logprobs, self.ref_logprobs).mean()}
-        estimates = estimate_kl(kl.estimator, outputs.logprobs, self.ref_logprobs)
-        mask = self._minibatch_mask
-        return kl_loss(estimates, timeline, coef=kl.coef, aggregate=self._aggregate, loss_mask=mask)
+                estimates = estimate_kl(kl.estimator, outputs.logprobs, ref)
+                return None, {"kl": estimates.sum() / self.minibatch.timeline.num_tokens}
+        return kl_loss(
+            estimate_kl(kl.estimator, outputs.logprobs, ref),
+            part.timeline,
+            coef=kl.coef,
+            aggregate=self._aggregate,
+            loss_mask=part.select_tokens(self._minibatch_mask),
+            minibatch=part.count_with(lambda: self._mask_counts),
+        )
 
     @property
     def _aggregate(self) -> Aggregate:
@@ -263,11 +367,15 @@ class Objective:
         chosen: Aggregate = self.recipe.loss.kwargs.get("aggregate", "token_mean")
         return chosen
 
-    def _entropy_term(self, outputs: Outputs, timeline: Timeline) -> tuple[Tensor | None, Metrics]:
+    def _entropy_term(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
         if outputs.entropies is None or _selects_nothing(self._minibatch_mask):
             return None, {}
         bonus, metrics = entropy_bonus(
-            outputs.entropies, timeline, aggregate=self._aggregate, loss_mask=self._minibatch_mask
+            outputs.entropies,
+            part.timeline,
+            aggregate=self._aggregate,
+            loss_mask=part.select_tokens(self._minibatch_mask),
+            minibatch=part.count_with(lambda: self._mask_counts),
         )
         return (self.recipe.entropy_coef * bonus if self.recipe.entropy_coef else None), metrics
 

@@ -263,5 +263,11 @@ def _read_options(policy: Policy) -> dict[str, Any]:
         return {}
     return {
         "attention": "replay" if policy.is_replayed else "auto",
-        "gradient_checkpointing": bool(policy.model.is_gradient_checkpointing),
+        "gradient_checkpointing": _describe_checkpointing(policy),
     }
+
+
+def _describe_checkpointing(policy: Any) -> str:
+    if policy.model.is_gradient_checkpointing:
+        return "full"
+    return "selective" if policy.recomputes_outputs else "none"

@@ -8,18 +8,22 @@ A robot policy first centres and scales its inputs by the demonstrations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.training import WarmStartConfig
 from stepwell.core import DivergenceError, InputError, Trajectory
+from stepwell.core.arrays import IntArray
 from stepwell.packing import Outputs, backward
 from stepwell.policies.vla import VLAPolicy
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import count_batches
 from stepwell.training.critics import compute_critic_loss, compute_lesson, prepare_critics, teach_instructions
+from stepwell.training.objective_parts import ObjectivePart, ValueSites
 from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
 from stepwell.training.policy import Policy
 
@@ -95,14 +99,38 @@ class _Imitation:
         self._link = None if policy.critic is None else policy.critic.link
 
     def __call__(self, outputs: Outputs) -> tuple[Tensor, dict[str, Tensor]]:
+        return self._combine_terms(outputs, ObjectivePart(self._batch.timeline))
+
+    def is_separate(self, steps: IntArray) -> bool:
+        """Every step is learnt from on its own."""
+        return True
+
+    def compute_part(self, outputs: Outputs, steps: IntArray) -> tuple[Tensor, dict[str, Tensor]]:
+        """The share of some steps in the loss."""
+        timeline = self._batch.timeline
+        places = torch.from_numpy(steps).to(timeline.rewards.device)
+        return self._combine_terms(outputs, ObjectivePart.take(timeline, places))
+
+    def measure_whole(self, outputs: Outputs) -> dict[str, Tensor]:
+        """All metrics add up over parts."""
+        return {}
+
+    def _combine_terms(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor, dict[str, Tensor]]:
         assert outputs.logprobs is not None
-        loss = -outputs.logprobs.mean()
+        loss = -outputs.logprobs.sum() / self._batch.timeline.num_tokens
         metrics = {"loss/policy": loss.detach()}
-        if outputs.values is not None:
-            lesson = compute_lesson(self._recipe, self._batch.timeline)
-            assert lesson.value_targets is not None
-            predicted = outputs.values[lesson.value_index]
-            error = compute_critic_loss(self._link, predicted, lesson.value_targets)
+        if outputs.values is None:
+            return loss, metrics
+        sites = part.select_sites(self._sites)
+        if len(sites):
+            predicted = outputs.values[part.timeline.index_sites(sites.sites)]
+            error = compute_critic_loss(self._link, predicted, sites.targets, num_sites=len(self._sites))
             metrics["loss/value"] = error.detach()
             loss = loss + self._coef * error
         return loss, metrics
+
+    @cached_property
+    def _sites(self) -> ValueSites:
+        lesson = compute_lesson(self._recipe, self._batch.timeline)
+        assert lesson.value_targets is not None and lesson.value_sites is not None
+        return ValueSites(lesson.value_sites, lesson.value_targets, lesson.value_targets)

@@ -4,7 +4,8 @@
                                       credit of the whole batch ──┘  └── update_epochs passes ──┘
 
 Values, advantages and whitening are those of the update's start, computed on the whole batch: with several
-minibatches one pass without gradients comes first, where credit needs outputs (a critic, a KL in the reward).
+minibatches or microbatches one pass without gradients comes first, where credit needs outputs (a critic, a KL
+in the reward). Then every microbatch runs once, unless the loss couples more than a microbatch holds.
 
 It knows no algorithm by name; the recipe defines what to compute. Weights change only by a gradient that is
 finite and below a limit. Otherwise a `DivergenceError` reports the figures, and the weights stay as they were
@@ -184,9 +185,10 @@ class Trainer:
         with nan_as_divergence_error(place, _ADVICE), oom_as_config_error(place, minibatches):
             objectives = [self._build_objective(minibatch, version) for minibatch in minibatches]
             seen: list[dict[str, Tensor]] = []
-            start = self._compute_credit(objectives) if len(objectives) > 1 else {}
+            is_cut = len(objectives) > 1 or self._runs_in_parts(objectives[0])
             steps = [step for minibatch in minibatches for step in minibatch.steps]
             with time_critic(self.policy.critic, self.policy.device) as clock:
+                start = self._compute_credit(objectives) if is_cut else {}
                 planned = objectives * self.config.update_epochs
                 for objective in planned:
                     seen.append(
@@ -233,6 +235,7 @@ class Trainer:
                 self.config.micro_batch,
                 trained_steps=trained_steps,
                 replay_teaches_critic=self._replay_teaches_critic,
+                keeps_trajectories=self.recipe.loss_traits.couples == "trajectory" and len(self.devices) < 2,
             )
             for part in split_trajectories(trajectories, self.config.minibatches, rng)
         ]
@@ -265,12 +268,19 @@ class Trainer:
             trains_policy=not self._is_policy_frozen,
         )
 
+    def _runs_in_parts(self, objective: Objective) -> bool:
+        """Whether credit that is known before allows to run the microbatches of a minibatch once."""
+        minibatch = objective.minibatch
+        is_alone = minibatch not in self._shared and objective.couples != "batch"
+        return is_alone and len(self.policy.prepare_batch(minibatch.packed).microbatches) > 1
+
     def _compute_credit(self, objectives: Sequence[Objective]) -> dict[str, Tensor]:
         """Give every minibatch its part of the whole batch's credit, from the weights as they are now."""
         timelines = []
         for objective in objectives:
             minibatch, version, needs = objective.minibatch, objective.version, objective.needs_at_start
-            is_stale = version is not None and bool(minibatch.is_behind(version).any())
+            is_later = len(objectives) > 1  # a single minibatch's first pass is the start of the update
+            is_stale = is_later and version is not None and bool(minibatch.is_behind(version).any())
             needs["logprobs"] = needs["logprobs"] or is_stale
             outputs = Outputs(None, None, None)
             if any(needs.values()):

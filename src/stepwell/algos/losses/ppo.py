@@ -27,7 +27,11 @@ from stepwell.core.errors import InputError
 LOG_RATIO_LIMIT = 20.0
 
 
-@loss(needs=("advantages", "behavior"))
+@loss(
+    needs=("advantages", "behavior"),
+    couples="step",
+    variants={"ratio": {"trajectory": {"couples": "trajectory"}}},
+)
 def ppo_loss(
     inputs: LossInputs,
     *,

@@ -9,7 +9,7 @@ from stepwell.algos.declarations import loss
 from stepwell.algos.losses.inputs import LossInputs, Metrics
 
 
-@loss(needs=("advantages",))
+@loss(needs=("advantages",), couples="step")
 def reinforce_loss(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """−A·policy_logprobs, mean over action tokens."""
     advantages = inputs.read_advantages()

@@ -49,7 +49,7 @@ class MemoryEstimate:
         if config.train.token_budget is not None:
             per = min(per, config.train.token_budget)
         floats = size.layers * (_PER_WIDTH * size.width + _PER_MLP * size.mlp_width)
-        if config.policy.gradient_checkpointing:
+        if config.policy.gradient_checkpointing == "full":
             floats = size.layers * size.width + floats // size.layers
         rows = per * self.sampled_tokens / self.update_tokens
         return {

@@ -1,0 +1,231 @@
+"""Puts fused kernels into the layers of a model: norms, gated products and rotary positions.
+
+Layers of many families share three parts: a root-mean-square norm, `silu(gate) * up`, and heads that are
+rotated before attention. `install_fused_layers` replaces the forward method of each such module by one that
+calls a kernel of `layer_kernels.py`. Weights, names and projections stay as they are, so adapters,
+checkpoints and engines see no difference.
+
+There is no list of supported models. A module is taken for a part by the names of its weights. Then a probe
+runs one module of each class both ways on random inputs; a class that computes something else (a norm with
+another offset, another activation) is left alone.
+
+Invariants
+* Outside CUDA, and with a cache (generation), every module does what it did before.
+* Inside `recompute_outputs` the outputs of norms and gates are not kept for the backward pass.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from stepwell.policies.recompute import note_output
+
+IS_ENABLED = True
+"""Benchmarks compare with plain layers by this switch."""
+_RUNS_ON = ("cuda",)
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 3e-2}
+Forward = Callable[..., Any]
+
+
+def install_fused_layers(model: nn.Module) -> dict[str, int]:
+    """Install what this model can use. Returns how many modules of each class were changed."""
+    counts: dict[str, int] = {}
+    if not IS_ENABLED or find_spec("triton") is None:
+        return counts
+    is_good: dict[tuple[type, str], bool] = {}
+    for module in list(model.modules()):
+        forward = _find_forward(module)
+        if forward is None or "forward" in vars(module):
+            continue
+        key = (type(module), forward.__name__)
+        if key not in is_good:
+            is_good[key] = _agrees_with(module, forward)
+        if is_good[key]:
+            module.forward = MethodType(forward, module)
+            counts[type(module).__name__] = counts.get(type(module).__name__, 0) + 1
+    return counts
+
+
+def _find_forward(module: nn.Module) -> Forward | None:
+    """The fused method for this module, by the names of what it holds."""
+    weight = next(module.parameters(), None)
+    if weight is None or weight.device.type not in _RUNS_ON or weight.dtype not in _TOLERANCE:
+        return None
+    names = {name for name, _ in module.named_children()} | set(vars(module))
+    if {"q_proj", "k_proj", "v_proj", "o_proj", "head_dim", "scaling", "config"} <= names:
+        return _attend_fused
+    if {"gate_proj", "up_proj", "down_proj", "act_fn"} <= names:
+        return _run_gated_mlp
+    if not list(module.children()) and {"variance_epsilon"} <= names and weight.ndim == 1:
+        return _normalize_fused
+    return None
+
+
+# --- the methods ------------------------------------------------------------------------
+
+
+def _normalize_fused(self: Any, hidden_states: Tensor) -> Tensor:
+    if hidden_states.dtype is not self.weight.dtype:
+        return type(self).forward(self, hidden_states)  # type: ignore[no-any-return]
+    normed, scales = _Norm.apply(hidden_states, self.weight, self.variance_epsilon)  # type: ignore[no-untyped-call]
+    note_output(normed, partial(_normalize_again, hidden_states.detach(), self.weight.detach(), scales))
+    return normed  # type: ignore[no-any-return]
+
+
+def _normalize_again(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    from stepwell.policies.layer_kernels import scale_rows
+
+    return scale_rows(x.reshape(-1, x.shape[-1]).contiguous(), weight, scales)
+
+
+def _run_gated_mlp(self: Any, x: Tensor) -> Tensor:
+    gate, up = self.gate_proj(x), self.up_proj(x)
+    product: Tensor = _GatedProduct.apply(gate, up)  # type: ignore[no-untyped-call]
+    note_output(product, partial(_multiply_again, gate.detach(), up.detach()))
+    return self.down_proj(product)  # type: ignore[no-any-return]
+
+
+def _multiply_again(gate: Tensor, up: Tensor) -> Tensor:
+    from stepwell.policies.layer_kernels import multiply_gate
+
+    return multiply_gate(gate.contiguous(), up.contiguous())
+
+
+def _attend_fused(
+    self: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor] | None = None,
+    attention_mask: Any = None,
+    past_key_values: Any = None,
+    **others: Any,
+) -> tuple[Tensor, Any]:
+    rotation = position_embeddings
+    is_plain = rotation is not None and rotation[0].ndim == 3 and rotation[0].shape[-1] == self.head_dim
+    if past_key_values is not None or not is_plain:
+        return type(self).forward(  # type: ignore[no-any-return]
+            self, hidden_states, rotation, attention_mask, past_key_values=past_key_values, **others
+        )
+    shape = (*hidden_states.shape[:-1], -1, self.head_dim)
+    query, key, value = (
+        project(hidden_states).view(shape) for project in (self.q_proj, self.k_proj, self.v_proj)
+    )
+    if hasattr(self, "q_norm"):
+        query, key = self.q_norm(query), self.k_norm(key)
+    query, key = (_Rotation.apply(heads, *(rotation or ())) for heads in (query, key))  # type: ignore[no-untyped-call]
+    if hasattr(self, "sliding_window"):
+        others = {"sliding_window": self.sliding_window, **others}
+    eager: Any = getattr(sys.modules[type(self).__module__], "eager_attention_forward", None)
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager)
+    heads = (side.transpose(1, 2) for side in (query, key, value))
+    output, weights = attend(self, *heads, attention_mask, dropout=0.0, scaling=self.scaling, **others)
+    return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1).contiguous()), weights
+
+
+# --- their gradients --------------------------------------------------------------------
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        from stepwell.policies.layer_kernels import normalize_rows
+
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        out, scales = normalize_rows(rows, weight, eps)
+        ctx.save_for_backward(rows, weight, scales)
+        ctx.mark_non_differentiable(scales)
+        return out.view(x.shape), scales
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grads: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        from stepwell.policies.layer_kernels import pull_norm
+
+        rows, weight, scales = ctx.saved_tensors
+        x_grads, weight_grads = pull_norm(grads.reshape(rows.shape).contiguous(), rows, weight, scales)
+        return x_grads.view(grads.shape), weight_grads, None
+
+
+class _GatedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        from stepwell.policies.layer_kernels import multiply_gate
+
+        gate, up = gate.contiguous(), up.contiguous()
+        ctx.save_for_backward(gate, up)
+        return multiply_gate(gate, up)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, Tensor]:
+        from stepwell.policies.layer_kernels import pull_gate
+
+        return pull_gate(grads.contiguous(), *ctx.saved_tensors)
+
+
+class _Rotation(torch.autograd.Function):
+    """Rotates [batch, tokens, heads, D] by cos and sin [1 or batch, tokens, D]."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        angles = [side.reshape(-1, side.shape[-1]).contiguous() for side in (cos, sin)]
+        ctx.save_for_backward(*angles)
+        return _rotate(heads, *angles, is_backward=False)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
+        return _rotate(grads, *ctx.saved_tensors, is_backward=True), None, None
+
+
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor, *, is_backward: bool) -> Tensor:
+    from stepwell.policies.layer_kernels import rotate_heads
+
+    flat = heads.reshape(-1, *heads.shape[2:]).contiguous()
+    return rotate_heads(flat, cos, sin, is_backward=is_backward).view(heads.shape)
+
+
+# --- the probe --------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _agrees_with(module: nn.Module, forward: Forward) -> bool:
+    """Whether the fused method gives what the module's own gives, on random inputs."""
+    theirs = partial(type(module).forward, module)
+    draw = torch.Generator().manual_seed(0)
+    try:
+        arguments = _draw_arguments(module, forward, draw)
+        pair = [_take_first(run(**arguments)) for run in (partial(forward, module), theirs)]
+    except Exception:  # any failure of a foreign module in the probe means: leave it alone
+        return False
+    gap = float((pair[0] - pair[1]).abs().max())
+    return gap <= _TOLERANCE[pair[1].dtype] * float(pair[1].abs().max())
+
+
+def _draw_arguments(module: Any, forward: Forward, draw: torch.Generator) -> dict[str, Any]:
+    weight = next(module.parameters())
+
+    def draw_normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw).to(weight.device, weight.dtype)
+
+    if forward is _normalize_fused:
+        return {"hidden_states": draw_normal(1, 5, weight.shape[0])}
+    if forward is _run_gated_mlp:
+        return {"x": draw_normal(1, 5, module.gate_proj.in_features)}
+    angles = torch.rand(1, 5, module.head_dim // 2, generator=draw).repeat(1, 1, 2)
+    rotation = tuple(side.to(weight.device, weight.dtype) for side in (angles.cos(), angles.sin()))
+    hidden = draw_normal(1, 5, module.q_proj.in_features)
+    return {"hidden_states": hidden, "position_embeddings": rotation, "attention_mask": None}
+
+
+def _take_first(output: Any) -> Tensor:
+    found: Tensor = output[0] if isinstance(output, tuple) else output
+    return found.float()

@@ -1,0 +1,121 @@
+"""Scores from hidden states in chunks equal those from all logits, forward and backward.
+
+The kernels run on a GPU, or where Triton is installed and TRITON_INTERPRET=1 is set.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from stepwell.packing import projection, token_scores
+from stepwell.packing.projection import project_scores
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
+NEEDS_INTERPRETER = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+
+
+def draw_case(
+    seed: int, num_rows: int, vocab: int, dtype: torch.dtype, device: str = "cpu"
+) -> dict[str, Any]:
+    draw = torch.Generator().manual_seed(seed)
+    width, num_tokens = 8, 2 * num_rows
+    return {
+        "hidden": torch.randn(num_rows, width, generator=draw).to(device, dtype).requires_grad_(),
+        "weight": torch.randn(vocab, width, generator=draw).to(device, dtype).requires_grad_(),
+        "bias": torch.randn(vocab, generator=draw).to(device, dtype).requires_grad_(),
+        "inverse_temperatures": (0.5 + torch.rand(num_rows, generator=draw)).double().to(device),
+        "rows": torch.randint(num_rows, (num_tokens,), generator=draw).to(device),
+        "targets": torch.randint(vocab, (num_tokens,), generator=draw).to(device),
+    }
+
+
+def score_and_pull(case: dict[str, Any], *, chunked: bool, with_entropies: bool) -> list[Tensor]:
+    """Logprobs, entropies, and gradients of hidden states, weights and biases."""
+    leaves = [case[name] for name in ("hidden", "weight", "bias")]
+    rest = [case[name] for name in ("inverse_temperatures", "rows", "targets")]
+    if chunked:
+        logprobs, entropies = project_scores(*leaves, *rest, with_entropies=with_entropies)
+    else:
+        logprobs, entropies = token_scores(F.linear(*leaves), *rest, with_entropies=with_entropies)
+    outputs = [logprobs] if entropies is None else [logprobs, entropies]
+    loss = sum((part * torch.linspace(-1, 2, part.numel()).to(part)).sum() for part in outputs)
+    return [*outputs, *torch.autograd.grad(loss, leaves)]
+
+
+def assert_close(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype is b.dtype
+        torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device in ("cpu", "cuda"):
+        monkeypatch.setitem(projection.KEPT_BYTES, device, 0)
+        monkeypatch.setitem(projection.CHUNK_BYTES, device, 1 << 10)
+
+
+@pytest.mark.parametrize("with_entropies", [True, False])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-5)])
+def test_chunks_equal_all_logits_at_once(few_rows, dtype, tolerance, with_entropies) -> None:
+    case = draw_case(0, 13, 37, dtype)
+    ours, theirs = (score_and_pull(case, chunked=c, with_entropies=with_entropies) for c in (True, False))
+    assert_close(ours, theirs, tolerance)
+
+
+def test_chunks_in_bfloat16_round_as_all_logits_do(few_rows) -> None:
+    case = draw_case(1, 13, 37, torch.bfloat16)
+    ours, theirs = (score_and_pull(case, chunked=c, with_entropies=True) for c in (True, False))
+    assert_close(ours[:2], theirs[:2], 1e-5)
+    for a, b in zip(ours[2:], theirs[2:], strict=True):
+        assert float((a.float() - b.float()).norm() / b.float().norm()) < 1e-2
+
+
+@given(seed=st.integers(0, 10**6), num_rows=st.integers(1, 9), chunk=st.integers(1, 2000))
+def test_the_size_of_a_chunk_changes_nothing(seed: int, num_rows: int, chunk: int) -> None:
+    case = draw_case(seed, num_rows, 11, torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(projection.KEPT_BYTES, "cpu", 0)
+        patch.setitem(projection.CHUNK_BYTES, "cpu", chunk)
+        ours = score_and_pull(case, chunked=True, with_entropies=True)
+    assert_close(ours, score_and_pull(case, chunked=False, with_entropies=True), 1e-11)
+
+
+def test_a_frozen_head_gets_no_gradient(few_rows) -> None:
+    case = draw_case(2, 5, 11, torch.float64)
+    case["weight"].requires_grad_(False)
+    logprobs, _ = project_scores(**case)
+    logprobs.sum().backward()
+    assert case["weight"].grad is None and case["hidden"].grad is not None
+
+
+@NEEDS_INTERPRETER
+@pytest.mark.parametrize("vocab", [37, 5000])
+@pytest.mark.parametrize("with_entropies", [True, False])
+def test_kernels_in_the_interpreter_equal_torch(few_rows, monkeypatch, vocab, with_entropies) -> None:
+    from stepwell.packing import projection_cuda
+
+    case = draw_case(3, 5, vocab, torch.float32)
+    theirs = score_and_pull(case, chunked=True, with_entropies=with_entropies)
+    monkeypatch.setattr(projection, "_find_backend", lambda hidden: projection_cuda)
+    assert_close(score_and_pull(case, chunked=True, with_entropies=with_entropies), theirs, 3e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("vocab", [37, 49152, 151936])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 1e-2)])
+def test_kernels_on_the_gpu_equal_torch(monkeypatch, vocab, dtype, tolerance) -> None:
+    monkeypatch.setitem(projection.CHUNK_BYTES, "cuda", 8 * vocab)
+    case = draw_case(4, 33, vocab, dtype, "cuda")
+    ours, theirs = (score_and_pull(case, chunked=c, with_entropies=True) for c in (True, False))
+    for a, b in zip(ours, theirs, strict=True):
+        assert float((a.float() - b.float()).norm() / b.float().norm()) < tolerance
