@@ -7,6 +7,9 @@ fixed order.
 
 The gathered keys are kept for the backward pass instead of the original keys. Trees of many short runs below
 long paths would gather far more keys than they have tokens; `segments.py` handles those.
+
+Where nothing branches (dialogues without siblings), every run is a whole sequence and its own path. Then
+nothing is gathered and nothing summed: this is plain causal attention over sequences of any length.
 """
 
 from __future__ import annotations
@@ -30,11 +33,11 @@ MOST_KEYS = 2.0
 class Paths:
     """The keys that each run sees, and the gathered copies of each token.
 
-    `key_tokens` are the tokens of all paths, run by run. The copies of token t are `copies[copy_starts[t] :
-    copy_starts[t + 1]]`.
+    `key_tokens` are the tokens of all paths, run by run; None: they are all tokens in order. The copies of
+    token t are `copies[copy_starts[t] : copy_starts[t + 1]]`.
     """
 
-    key_tokens: Tensor
+    key_tokens: Tensor | None
     row_starts: Tensor
     key_starts: Tensor
     longest_run: int
@@ -68,7 +71,9 @@ class _PathAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, paths: Paths, scaling: float) -> Tensor:
         rows = query[0].transpose(0, 1)
-        keys, values = (side[0].transpose(0, 1).index_select(0, paths.key_tokens) for side in (key, value))
+        keys, values = (side[0].transpose(0, 1) for side in (key, value))
+        if paths.key_tokens is not None:
+            keys, values = (side.index_select(0, paths.key_tokens) for side in (keys, values))
         output, log_sums, *state = torch.ops.aten._flash_attention_forward(
             rows, keys, values, *_list_segments(paths), 0.0, True, False, scale=scaling
         )
@@ -93,10 +98,13 @@ class _PathAttention(torch.autograd.Function):
             *state,
             scale=ctx.scaling,
         )
-        from stepwell.packing.copies_cuda import sum_copies
+        key_grads, value_grads = grads[1:3]
+        if ctx.paths.key_tokens is not None:
+            from stepwell.packing.copies_cuda import sum_copies
 
-        summed = sum_copies(grads[1], grads[2], ctx.paths.copies, ctx.paths.copy_starts)
-        by_head = [grad.transpose(0, 1)[None] for grad in (grads[0], *summed)]
+            copies = ctx.paths.copies, ctx.paths.copy_starts
+            key_grads, value_grads = sum_copies(key_grads, value_grads, *copies)
+        by_head = [grad.transpose(0, 1)[None] for grad in (grads[0], key_grads, value_grads)]
         return *by_head, None, None
 
 
@@ -121,7 +129,7 @@ def _build_paths(layout: TreeLayout) -> Paths | None:
         return torch.from_numpy(np.asarray(array, dtype=np.int32)).to(layout.device)
 
     return Paths(
-        key_tokens=to_device(key_tokens),
+        key_tokens=None if path_counts == run_counts else to_device(key_tokens),
         row_starts=to_device([0, *np.cumsum(run_counts)]),
         key_starts=to_device([0, *np.cumsum(path_counts)]),
         longest_run=max(run_counts),

@@ -51,6 +51,10 @@ class _NotedOutputs:
     def note_output(self, output: Tensor, make_again: MakeAgain) -> None:
         self._noted[output.data_ptr()] = (weakref.ref(output), _Recipe(make_again))
 
+    def forget_all(self) -> None:
+        """Leave recipes to those who read them, so that memory is free as soon as they have."""
+        self._noted.clear()
+
     def pack_tensor(self, tensor: Tensor) -> Tensor | tuple[_Recipe, torch.Size]:
         reference, recipe = self._noted.get(tensor.data_ptr(), (None, None))
         output = None if reference is None else reference()
@@ -81,6 +85,7 @@ def recompute_outputs() -> Iterator[None]:
             yield
     finally:
         _open.pop()
+        noted.forget_all()
 
 
 def note_output(output: Tensor, make_again: MakeAgain) -> None:

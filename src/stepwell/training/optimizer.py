@@ -65,7 +65,11 @@ class Optimizer:
         if groups:
             self._parts.append(
                 torch.optim.AdamW(
-                    groups, lr=rate, betas=(_BETA1, config.beta2), weight_decay=config.weight_decay
+                    groups,
+                    lr=rate,
+                    betas=(_BETA1, config.beta2),
+                    weight_decay=config.weight_decay,
+                    fused=True if all(p.is_cuda for group in groups for p in group["params"]) else None,
                 )
             )
         if hidden:
@@ -107,16 +111,30 @@ class Optimizer:
         self._adopt_what_was_written()
         for part in self._parts:
             part.step()
-        with torch.no_grad():
-            for parameter, original in self._originals.values():
-                parameter.copy_(original)
+        if self._originals:
+            with torch.no_grad():
+                torch._foreach_copy_(*self._list_originals())
+            for _, original in self._originals.values():
                 original.grad = None
 
     @torch.no_grad()
     def _adopt_what_was_written(self) -> None:
-        for parameter, original in self._originals.values():
+        if not self._originals:
+            return
+        parameters, originals = self._list_originals()
+        rounded = [torch.empty_like(parameter) for parameter in parameters]
+        torch._foreach_copy_(rounded, originals)
+        gaps = torch._foreach_norm(torch._foreach_sub(rounded, parameters), float("inf"))
+        if not bool((torch.stack(list(gaps)) != 0).any()):  # (NaN is not 0)
+            return
+        for parameter, original in zip(parameters, originals, strict=True):
             is_same = original.to(parameter.dtype) == parameter
             original.copy_(torch.where(is_same, original, parameter.float()))
+
+    def _list_originals(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The 16-bit parameters, and the original of each."""
+        pairs = list(self._originals.values())
+        return [parameter for parameter, _ in pairs], [original for _, original in pairs]
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Everything needed to go on."""
