@@ -46,7 +46,7 @@ def test_a_tutorial_ends_with_a_curve(page: Path) -> None:
 
 
 def read_inline_settings(page: Path) -> Iterator[list[str]]:
-    """Settings as `train.num_updates=60` in the prose and tables of a page; those written together are one list."""
+    """Settings in the text of a page, as `train.num_updates=60`; those of one code span are one list."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for span in re.findall(r"`([^`\n]+)`", text):
         words = [word for word in span.split() if re.fullmatch(r"[a-z_]+(\.[a-z_0-9]+)+=[\w.:/-]+", word)]
