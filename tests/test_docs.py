@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -85,3 +86,24 @@ def test_every_page_with_python_code_is_run_by_a_test() -> None:
     pages = [path for path in (ROOT / "docs").rglob("*.md") if code_of(str(path.relative_to(ROOT)))]
     assert len(pages) > 20
     assert [page.name for page in pages if page.name not in tests] == []
+
+
+def find_object(name: str) -> object:
+    """What a dotted name of the API pages means: a module, or something in one."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(f"there is no {name}")
+
+
+def test_every_name_of_the_api_pages_exists_and_has_a_docstring() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "api").glob("*.md"))
+    names = re.findall(r"^::: ([\w.]+)$", pages, flags=re.MULTILINE)
+    assert len(names) > 60 and len(set(names)) == len(names)
+    assert [name for name in names if not getattr(find_object(name), "__doc__", None)] == []
