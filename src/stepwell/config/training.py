@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -87,8 +87,10 @@ class TrainConfig(Settings):
     num_tasks: int = Field(4096, ge=1, description="distinct training tasks, gone through in shuffled order")
     update_epochs: int = Field(1, ge=1, description="passes over each rollout")
     minibatches: int = Field(1, ge=1, description="optimizer steps per pass")
-    token_budget: int | None = Field(
-        None, ge=1, description="tokens of one microbatch; None: the whole minibatch at once"
+    token_budget: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None,
+        description="tokens of one microbatch; auto: as many as free memory holds, fewer after running out "
+        "of it; None: the whole minibatch at once",
     )
     micro_batch: int | None = Field(
         None, ge=1, description="steps of one microbatch of a robot policy; None: the whole minibatch at once"

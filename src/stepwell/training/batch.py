@@ -82,6 +82,13 @@ class TrajectoryMinibatch:
             units=self._trajectory_numbers if self.keeps_trajectories else None,
         )
 
+    def cut_again(self, token_budget: int) -> None:
+        """Take another budget (at least the longest step); outputs and gradients stay the same."""
+        assert isinstance(self.packed, Packed)
+        self.token_budget = max(token_budget, self.packed.longest)
+        for name in ("packed", "first_states"):
+            self.__dict__.pop(name, None)
+
     @property
     def _trajectory_numbers(self) -> list[int]:
         """The trajectory of every packed step; a state after a truncation may be anywhere."""

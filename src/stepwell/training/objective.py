@@ -71,7 +71,8 @@ class Objective:
     gaps: LogprobGaps | None = None
     _credit: CreditResult | None = None
     _timeline: Timeline | None = None
-    _has_run: bool = False
+    has_run: bool = False
+    """Whether a pass was made; the first one sets credit and compares with the engine."""
     _last_logprobs: Tensor | None = None
     _parts: dict[bytes, ObjectivePart] = field(default_factory=dict)
 
@@ -85,6 +86,11 @@ class Objective:
         """The timeline with the critic's values, after the first pass."""
         assert self._timeline is not None
         return self._timeline
+
+    @property
+    def is_started(self) -> bool:
+        """Whether credit is known."""
+        return self._timeline is not None
 
     def start_from(self, timeline: Timeline, credit: CreditResult | None) -> None:
         """Take the credit of this minibatch, computed at the start of the update."""
@@ -144,8 +150,8 @@ class Objective:
     def _begin_pass(self, outputs: Outputs) -> Metrics:
         """Set what the first pass sets, and report what is measured on the whole minibatch."""
         assert outputs.logprobs is not None
-        metrics = {} if self._has_run else self._first_pass(outputs)
-        self._has_run, self._last_logprobs = True, outputs.logprobs.detach()
+        metrics = {} if self.has_run else self._first_pass(outputs)
+        self.has_run, self._last_logprobs = True, outputs.logprobs.detach()
         return metrics | self._measure_change(outputs.logprobs.detach())
 
     def _combine_terms(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor, Metrics]:
@@ -279,7 +285,7 @@ class Objective:
 
     def _find_proximal(self, policy: Tensor, part: ObjectivePart) -> Tensor | None:
         """The proximal logprobs of a part; before the first pass has ended they are made from its outputs."""
-        if self._has_run or self.version is None or self.minibatch.behavior_logprobs is None:
+        if self.has_run or self.version is None or self.minibatch.behavior_logprobs is None:
             return part.select_tokens(self.proximal)
         return self._start_proximal(policy, part)
 

@@ -50,6 +50,7 @@ from stepwell.training.credit_collection import collect_credit
 from stepwell.training.critic_clock import time_critic
 from stepwell.training.critics import prepare_critics, read_instruction_values, teach_instructions
 from stepwell.training.flat_sequence import flatten_trajectories
+from stepwell.training.memory_budget import TokenBudget
 from stepwell.training.objective import Objective
 from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
 from stepwell.training.policy import Policy
@@ -96,6 +97,7 @@ class Trainer:
         self._keep_credit: KeepCredit | None = None
         self.rate_factor = 1.0
         """Factor of all learning rates besides the schedule; a rolled back run lowers it."""
+        self._budget = TokenBudget(config.token_budget, policy)
         self._ranks: Ranks | None = None
         self._shared: dict[TrajectoryMinibatch, SharedBatch] = {}
         self.optimizer = Optimizer(
@@ -230,7 +232,7 @@ class Trainer:
             TrajectoryMinibatch(
                 part,
                 self.policy.device,
-                self.config.token_budget,
+                self._budget.read_tokens(part),
                 self.recipe.bootstrap_truncated,
                 self.config.micro_batch,
                 trained_steps=trained_steps,
@@ -253,7 +255,10 @@ class Trainer:
         shared = self._shared.get(minibatch)
         if self.recipe.needs_reference:
             alone = self.policy.reference_logprobs
-            ref = torch.cat(alone(minibatch.packed)) if shared is None else shared.reference_logprobs()
+            if shared is not None:
+                ref = shared.reference_logprobs()
+            else:
+                ref = torch.cat(self._budget.fit_memory([minibatch], lambda: alone(minibatch.packed)))
         if self.recipe.needs_instruction_critic:
             instructions = read_instruction_values(self.policy, minibatch)
         return Objective(
@@ -287,9 +292,7 @@ class Trainer:
                 shared = self._shared.get(minibatch)
                 with torch.no_grad():
                     outputs = (
-                        evaluate(self.policy, minibatch.packed, **needs)
-                        if shared is None
-                        else shared.evaluate(**needs)
+                        self._evaluate_alone(minibatch, needs) if shared is None else shared.evaluate(**needs)
                     )
                 check_finite(outputs)
             if is_stale:
@@ -306,6 +309,9 @@ class Trainer:
             objective.start_from(timeline, part)
         return metrics
 
+    def _evaluate_alone(self, minibatch: TrajectoryMinibatch, needs: dict[str, bool]) -> Outputs:
+        return self._budget.fit_memory([minibatch], lambda: evaluate(self.policy, minibatch.packed, **needs))
+
     def _take_step(
         self,
         objective: Objective,
@@ -314,15 +320,7 @@ class Trainer:
         is_first: bool,
         check_parity: CheckParity | None,
     ) -> dict[str, Tensor]:
-        self.optimizer.zero_grad()
-        _, metrics, _ = backward(
-            self.policy,
-            objective.minibatch.packed,
-            objective,
-            values=self.recipe.needs_critic,
-            entropies=is_first or self.recipe.entropy_coef > 0,
-            shared=self._shared.get(objective.minibatch),
-        )
+        metrics = self._pull_gradients(objective, with_entropies=is_first or self.recipe.entropy_coef > 0)
         if not is_first:  # the weights have changed, so the engine's logprobs are no longer comparable
             metrics = {name: x for name, x in metrics.items() if not name.startswith("parity/")}
         elif check_parity is not None and objective.gaps is not None:
@@ -345,6 +343,30 @@ class Trainer:
         if self._ranks is not None:
             self._ranks.send_weights()
         return metrics | norms
+
+    def _pull_gradients(self, objective: Objective, *, with_entropies: bool) -> dict[str, Tensor]:
+        """Compute the gradients of one minibatch, cut as finely as memory asks for."""
+        has_run = objective.has_run
+
+        def pull() -> dict[str, Tensor]:
+            self.optimizer.zero_grad()
+            return backward(
+                self.policy,
+                objective.minibatch.packed,
+                objective,
+                values=self.recipe.needs_critic,
+                entropies=with_entropies,
+                shared=self._shared.get(objective.minibatch),
+            )[1]
+
+        def prepare_retry() -> None:
+            objective.has_run = has_run
+            if self._runs_in_parts(objective) and not objective.is_started:
+                self._compute_credit([objective])
+
+        if objective.minibatch in self._shared:
+            return pull()
+        return self._budget.fit_memory([objective.minibatch], pull, prepare_retry)
 
     def _check_gradient(self, name: str, norm: float, metrics: dict[str, Tensor]) -> None:
         if math.isfinite(norm) and norm <= self.config.max_grad_norm:

@@ -24,6 +24,7 @@ from stepwell.runs.loop.rollout_metrics import measure_descriptions
 from stepwell.runs.sft.chats import read_chats
 from stepwell.training import count_batches, imitate
 from stepwell.training.critics import prepare_critics
+from stepwell.training.memory_budget import TokenBudget
 
 
 @dataclass(eq=False)
@@ -77,7 +78,7 @@ class WarmStart:
             warm,
             config.seed,
             recipe=self.components.recipe,
-            token_budget=config.train.token_budget,
+            token_budget=TokenBudget(config.train.token_budget, self.components.policy).read_tokens(shown),
             micro_batch=config.train.micro_batch,
         )
         for number, values in enumerate(updates, start=1):

@@ -139,7 +139,7 @@ class LanguagePlan(BasePlan):
             self.warnings.append(
                 f"an episode may grow to {self.longest} tokens, over the limit of {limit}; it is cut there"
             )
-        if budget is not None and budget < self.longest:
+        if isinstance(budget, int) and budget < self.longest:
             self.warnings.append(
                 f"train.token_budget ({budget}) is below the longest step ({self.longest} tokens), "
                 "which then makes a microbatch of its own"
@@ -184,7 +184,9 @@ class LanguagePlan(BasePlan):
         most = self.num_trajectories * self.env_spec.max_turns * self.config.sampling.max_tokens
         yield format_line("", f"about {self.memory.sampled_tokens:,.0f} tokens sampled, at most {most:,}")
         micro = "whole minibatches at once"
-        if train.token_budget is not None:
+        if train.token_budget == "auto":
+            micro = "microbatches as large as free memory allows"
+        elif train.token_budget is not None:
             sizes = minibatch_sizes(train.tasks_per_update, train.group_size, train.minibatches)
             per = self.typical_tokens / len(sizes)
             micro = f"{format_count(math.ceil(per / train.token_budget), 'microbatch')} each"

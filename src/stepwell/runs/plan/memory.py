@@ -46,7 +46,7 @@ class MemoryEstimate:
         weights = size.num_parameters * unit
         trained = self.num_trained * unit
         per = self.update_tokens / max(1, min(config.train.minibatches, config.train.tasks_per_update))
-        if config.train.token_budget is not None:
+        if isinstance(config.train.token_budget, int):
             per = min(per, config.train.token_budget)
         floats = size.layers * (_PER_WIDTH * size.width + _PER_MLP * size.mlp_width)
         if config.policy.gradient_checkpointing == "full":

@@ -1,0 +1,113 @@
+"""The tokens of a microbatch: as set, or as many as the device's free memory holds (`"auto"`).
+
+    TokenBudget("auto", policy) ─► read_tokens ─► a first guess from free memory and the model's shape
+                                   fit_memory  ─► run; out of memory: half the tokens, and run again
+
+Gradients do not depend on the budget, so a minibatch that ran out of memory is cut finer and run again from
+its start: nothing of the update is lost. What fitted is remembered for the next update.
+
+The guess counts what the backward pass keeps of a token in every layer, with a share left free for what comes
+and goes. It need not be exact: if it is too high, the first update runs out of memory once and goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from stepwell.core import TokenState, Trajectory
+from stepwell.packing import Packed
+from stepwell.training.batch import TrajectoryMinibatch
+from stepwell.training.policy import Policy
+
+Result = TypeVar("Result")
+_FREE_SHARE = 0.8
+_LEAST_TOKENS = 256
+_OPTIMIZER_BYTES = 16
+"""Per trained parameter, for gradients and states that the first step allocates."""
+
+
+class TokenBudget:
+    """The budget of one policy's microbatches."""
+
+    def __init__(self, setting: int | Literal["auto"] | None, policy: Policy) -> None:
+        self._setting, self._policy = setting, policy
+        self._tokens = None if setting == "auto" else setting
+
+    def read_tokens(self, trajectories: Sequence[Trajectory] = ()) -> int | None:
+        """Tokens of a microbatch now; None: no limit. An automatic one holds every step of `trajectories`."""
+        if self._setting != "auto" or not hasattr(self._policy, "recomputes_outputs"):
+            return self._tokens  # (a robot policy has no tokens)
+        if self._tokens is None:
+            self._tokens = guess_tokens(self._policy)
+        return max([self._tokens, *(_find_longest(trajectory) for trajectory in trajectories)])
+
+    def fit_memory(
+        self,
+        minibatches: Sequence[TrajectoryMinibatch],
+        run: Callable[[], Result],
+        prepare_retry: Callable[[], None] = lambda: None,
+    ) -> Result:
+        """The result of `run`; with an automatic budget, minibatches are cut finer until it fits."""
+        while True:
+            try:
+                return run()
+            except torch.OutOfMemoryError:
+                if self._setting != "auto" or not self._lower(minibatches):
+                    raise
+            prepare_retry()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def _lower(self, minibatches: Sequence[TrajectoryMinibatch]) -> bool:
+        """Half the tokens of the largest microbatch; False if they are single steps already."""
+        packed = [one.packed for one in minibatches if isinstance(one.packed, Packed)]
+        if not packed:
+            return False
+        largest = max(microbatch.num_tokens for one in packed for microbatch in one.microbatches)
+        if largest <= max(one.longest for one in packed):
+            return False
+        self._tokens = max(largest // 2, 1)
+        for minibatch in minibatches:
+            minibatch.cut_again(self._tokens)
+        return True
+
+
+def _find_longest(trajectory: Trajectory) -> int:
+    states = [(step.state, step.num_units) for step in trajectory.steps] + [(trajectory.final_state, 0)]
+    return max(state.prompt_ids.size + units for state, units in states if isinstance(state, TokenState))
+
+
+def guess_tokens(policy: Any) -> int:
+    """Tokens whose activations fit the free memory of the policy's device."""
+    free = _FREE_SHARE * _read_free_bytes(policy.device) - _count_pending_bytes(policy)
+    return max(_LEAST_TOKENS, int(free / count_token_bytes(policy)))
+
+
+def count_token_bytes(policy: Any) -> float:
+    """Bytes that the backward pass keeps of one token."""
+    shape = policy.model.config.get_text_config()
+    width, inner = shape.hidden_size, getattr(shape, "intermediate_size", None) or 4 * shape.hidden_size
+    is_fused = policy.device.type == "cuda" and policy.recomputes_outputs
+    per_layer = 8 * width + 2 * inner if is_fused else 20 * width + 4 * inner
+    floats = shape.num_hidden_layers * per_layer
+    if policy.model.is_gradient_checkpointing:
+        floats = shape.num_hidden_layers * width + per_layer
+    num_models = 1 + (policy.critic is not None and policy.critic.backbone is not None)
+    return float(num_models * floats * policy.model.dtype.itemsize)
+
+
+def _read_free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + unused)
+    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _count_pending_bytes(policy: Any) -> float:
+    """Gradients and optimizer states that are not there yet."""
+    trained = [p for _, p in policy.named_parameters()]
+    return float(sum(p.numel() for p in trained if p.grad is None) * _OPTIMIZER_BYTES)
