@@ -23,3 +23,9 @@ def test_every_command_and_every_option_is_on_the_page() -> None:
         for action in parser._actions:
             if action.option_strings and action.dest not in ("help", "debug"):
                 assert f"`{action.option_strings[0]}" in section, (parser.prog, action.option_strings)
+
+
+def test_every_argument_says_what_it_is() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) > 100
+    assert [row for row in rows if row.endswith("|  |")] == []

@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
         examples=_EXAMPLES,
         after_interrupt=_describe_resume,
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of everything (default 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the whole run (default 0)")
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="where the run goes (runs)")
 
 

@@ -68,13 +68,19 @@ def add(commands: Any) -> None:
     )
     outside.add_argument("--concurrency", type=int, metavar="N", help="episodes at once; default 16")
     outside.add_argument("--rate", type=float, metavar="N", help="calls per second; default no limit")
-    outside.add_argument("--timeout-s", type=float, metavar="SECONDS", help="of one call; default 120")
-    outside.add_argument("--max-retries", type=int, metavar="N", help="of one call; default 5")
+    outside.add_argument(
+        "--timeout-s", type=float, metavar="SECONDS", help="longest wait for one call; default 120"
+    )
+    outside.add_argument(
+        "--max-retries", type=int, metavar="N", help="attempts after a failed call; default 5"
+    )
     outside.add_argument(
         "--tools", choices=("auto", "api", "text"), help="how the model gets its tools; default auto"
     )
-    outside.add_argument("--prompt-price", type=float, metavar="P", help="of a million prompt tokens")
-    outside.add_argument("--completion-price", type=float, metavar="P", help="of a million answer tokens")
+    outside.add_argument("--prompt-price", type=float, metavar="P", help="price of a million prompt tokens")
+    outside.add_argument(
+        "--completion-price", type=float, metavar="P", help="price of a million answer tokens"
+    )
     outside.add_argument("--resume", metavar="FOLDER", help="continue an evaluation that was interrupted")
     parser.add_argument(
         "--table", choices=TABLES, help="models in the worlds of a paper, as its table has them"

@@ -58,13 +58,19 @@ def _add_train(actions: Any) -> None:
     parser.add_argument("--patience", type=int, default=3, help="epochs without improvement (3)")
     parser.add_argument("--batch-size", type=int, default=16, help="roll-outs per update (16)")
     parser.add_argument(
-        "--learning-rate", type=float, help="of AdamW; default 2e-3 for built-in tiny models, 2e-5 for others"
+        "--learning-rate", type=float, help="default 2e-3 for built-in tiny models, 2e-5 for others"
     )
     parser.add_argument("--max-tokens", type=int, default=1024, help="longest question (1024)")
-    parser.add_argument("--page-tokens", type=int, default=640, help="of it for what was seen last (640)")
+    parser.add_argument(
+        "--page-tokens", type=int, default=640, help="of these for the last observation (640)"
+    )
     parser.add_argument("--validation", type=float, default=0.2, help="share of tasks (0.2)")
-    parser.add_argument("--seed", type=int, default=0, help="of the split, the order and new weights (0)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the split, the order and new weights (0)"
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="precision (float32)"
+    )
     parser.add_argument("--device", default="cpu", help="a torch device (cpu)")
 
 

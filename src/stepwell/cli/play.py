@@ -47,10 +47,14 @@ def add(commands: Any) -> None:
     agent = parser.add_mutually_exclusive_group()
     agent.add_argument("--run", dest="run_folder", metavar="RUN", help="the best checkpoint of this run acts")
     agent.add_argument("--model", metavar="MODEL", help="this model acts: a directory or a built-in name")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="which tasks (default 0)")
-    parser.add_argument("--split", choices=("held_out", "train"), default="held_out", help="of which split")
     parser.add_argument(
-        "--temperature", type=float, default=0.0, metavar="T", help="of the agent; 0 is greedy"
+        "--seed", type=int, default=0, metavar="S", help="seed that draws the tasks (default 0)"
+    )
+    parser.add_argument(
+        "--split", choices=("held_out", "train"), default="held_out", help="split of the tasks (held_out)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="temperature of the agent; 0 is greedy"
     )
     parser.add_argument("--text", action="store_true", help="show the board as text on a terminal too")
 

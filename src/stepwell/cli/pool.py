@@ -75,7 +75,7 @@ def _add_show(actions: Any) -> None:
         actions, "show", run_show, summary="show one trajectory, step by step", examples=examples
     )
     add_pool_argument(parser)
-    parser.add_argument("id", help="of the trajectory; its beginning is enough where it is the only one")
+    parser.add_argument("id", help="id of the trajectory; its first characters are enough if they are unique")
     parser.add_argument("--json", action="store_true", help="as JSON, with token ids and logprobs")
 
 
@@ -142,8 +142,8 @@ def _add_judge(actions: Any) -> None:
         examples=examples,
     )
     add_pool_argument(parser)
-    parser.add_argument("id", help="of the trajectory; its beginning is enough where it is the only one")
-    parser.add_argument("probability", type=float, help="of success, from 0 to 1")
+    parser.add_argument("id", help="id of the trajectory; its first characters are enough if they are unique")
+    parser.add_argument("probability", type=float, help="probability of success, from 0 to 1")
     parser.add_argument("--by", default="", metavar="NAME", help="your name")
 
 
@@ -162,7 +162,7 @@ def _add_gc(actions: Any) -> None:
     )
     add_pool_argument(parser)
     parser.add_argument(
-        "--max-size", type=parse_size, metavar="SIZE", help="of all steps, such as 500M or 2G"
+        "--max-size", type=parse_size, metavar="SIZE", help="size of all steps, such as 500M or 2G"
     )
     parser.add_argument("--max-age", type=parse_age, metavar="AGE", help="such as 12h, 30d or 8w")
     parser.add_argument("--channel", choices=("train", "eval", "user"), help="only this one")

@@ -24,25 +24,41 @@ def add_pool_argument(parser: argparse.ArgumentParser) -> None:
 def add_filter_options(parser: argparse.ArgumentParser, tag_option: str = "--tag") -> None:
     """Add the options that choose trajectories."""
     chosen = parser.add_argument_group("which trajectories (all that are given must hold)")
-    chosen.add_argument("--channel", choices=("train", "eval", "user"))
-    chosen.add_argument("--status", action="append", metavar="STATUS", help="success, failure, …; repeatable")
+    chosen.add_argument("--channel", choices=("train", "eval", "user"), help="only of this channel")
     chosen.add_argument(
-        "--solved", action=argparse.BooleanOptionalAction, default=None, help="as judged, else by status"
+        "--status", action="append", metavar="STATUS", help="success, failure, …; may be repeated"
     )
     chosen.add_argument(
-        tag_option, dest="tags", action="append", default=[], metavar="TAG", help="with this mark"
+        "--solved",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="only solved ones, or only others: as judged, else by status",
     )
-    chosen.add_argument("--without-tag", action="append", default=[], metavar="TAG", help="without it")
-    chosen.add_argument("--min-reward", type=float, metavar="X")
-    chosen.add_argument("--max-reward", type=float, metavar="X")
-    chosen.add_argument("--min-version", type=int, metavar="N", help="of the policy, in every step")
-    chosen.add_argument("--max-version", type=int, metavar="N")
-    chosen.add_argument("--newer-than", type=parse_age, metavar="AGE", help="such as 90m, 12h or 30d")
-    chosen.add_argument("--older-than", type=parse_age, metavar="AGE")
+    chosen.add_argument(
+        tag_option,
+        dest="tags",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="only with this tag; may be repeated",
+    )
+    chosen.add_argument(
+        "--without-tag", action="append", default=[], metavar="TAG", help="only without this tag"
+    )
+    chosen.add_argument("--min-reward", type=float, metavar="X", help="total reward, at least")
+    chosen.add_argument("--max-reward", type=float, metavar="X", help="total reward, at most")
+    chosen.add_argument("--min-version", type=int, metavar="N", help="policy version of every step, at least")
+    chosen.add_argument("--max-version", type=int, metavar="N", help="policy version of every step, at most")
+    chosen.add_argument(
+        "--newer-than", type=parse_age, metavar="AGE", help="begun within this time, such as 90m, 12h or 30d"
+    )
+    chosen.add_argument("--older-than", type=parse_age, metavar="AGE", help="begun before this time")
     chosen.add_argument("--env", help="environment or source of the task")
-    chosen.add_argument("--group")
-    chosen.add_argument("--id", action="append", dest="ids", metavar="ID")
-    chosen.add_argument("--open", action="store_true", help="those that are not finished")
+    chosen.add_argument("--group", help="only of this group")
+    chosen.add_argument(
+        "--id", action="append", dest="ids", metavar="ID", help="only this one; may be repeated"
+    )
+    chosen.add_argument("--open", action="store_true", help="only those that are not finished")
 
 
 def make_filter(args: argparse.Namespace) -> Filter:

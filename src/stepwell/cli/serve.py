@@ -93,12 +93,23 @@ def _add_gateway(services: Any) -> None:
     parser.add_argument("--port", type=int, help="default 8080; 0 for any free one")
     parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
     parser.add_argument("--name", metavar="MODEL", help="the name that agents use for the model")
-    parser.add_argument("--history", choices=("exact", "template"), default="exact", help="default exact")
+    parser.add_argument(
+        "--history",
+        choices=("exact", "template"),
+        default="exact",
+        help="how prompts of later turns are made (exact)",
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda, for the engine in this process")
     parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
-    parser.add_argument("--channel", choices=("train", "eval", "user"), help="default train")
-    parser.add_argument("--silent-timeout-s", type=float, metavar="SECONDS", help="default 900")
-    parser.add_argument("--on-silence", choices=("truncated", "agent_error"))
+    parser.add_argument(
+        "--channel", choices=("train", "eval", "user"), help="where sessions are stored (train)"
+    )
+    parser.add_argument(
+        "--silent-timeout-s", type=float, metavar="SECONDS", help="silence that ends a session (900)"
+    )
+    parser.add_argument(
+        "--on-silence", choices=("truncated", "agent_error"), help="how it then ends (truncated)"
+    )
     parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
     parser.add_argument("--max-concurrent", type=int, metavar="N", help="concurrent calls per key")
     parser.add_argument("--seed", type=int, help="makes calls without a seed repeatable")
@@ -140,7 +151,9 @@ def _add_envs(services: Any) -> None:
     parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
     parser.add_argument("--threads", type=int, metavar="N", help="threads for environments; default 4")
     parser.add_argument("--max-sessions", type=int, metavar="N", help="open environments; default 1024")
-    parser.add_argument("--session-timeout-s", type=float, metavar="SECONDS", help="default 600")
+    parser.add_argument(
+        "--session-timeout-s", type=float, metavar="SECONDS", help="silence that ends a session (600)"
+    )
     parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
     parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
 
@@ -155,8 +168,8 @@ def _add_shop(services: Any) -> None:
         "machines get only the pages, without keys; to train there use `stepwell serve envs --env shop`.",
         examples=_SHOP_EXAMPLES,
     )
-    parser.add_argument("--size", choices=("full", "tiny"), default="full", help="default full")
-    parser.add_argument("--num-products", type=int, metavar="N", help="default 50,000, tiny 500")
+    parser.add_argument("--size", choices=("full", "tiny"), default="full", help="size of the shop (full)")
+    parser.add_argument("--num-products", type=int, metavar="N", help="generated products (50,000; tiny 300)")
     parser.add_argument(
         "--webshop-files", metavar="DIR", help="product files of WebShop, used instead of generated products"
     )

@@ -31,10 +31,14 @@ def add(commands: Any) -> None:
     parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="where the model goes")
     parser.add_argument("--epochs", type=int, default=3, help="passes over the chats (3)")
     parser.add_argument("--batch-size", type=int, default=8, help="chats per update (8)")
-    parser.add_argument("--learning-rate", type=float, default=2e-5, help="of AdamW (2e-5)")
+    parser.add_argument("--learning-rate", type=float, default=2e-5, help="learning rate of AdamW (2e-5)")
     parser.add_argument("--max-updates", type=int, help="stop after so many updates")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of chats and new weights (0)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the order of chats and of new weights (0)"
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="precision (float32)"
+    )
     parser.add_argument("--device", default="cpu", help="a torch device (cpu)")
 
 

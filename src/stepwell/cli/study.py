@@ -50,10 +50,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="the file's short form")
     parser.add_argument("--workers", type=int, metavar="N", help="runs side by side; default: the cores")
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="of each run; default: an equal share of the cores"
+        "--threads", type=int, metavar="N", help="threads of each run; default: an equal share of the cores"
     )
     parser.add_argument("--device", metavar="DEVICE", help="cpu or cuda; default: as the file says")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="of this study; default: runs/study-NAME")
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="folder of the study; default: runs/study-NAME"
+    )
     parser.add_argument(
         "--only",
         nargs="+",
