@@ -81,7 +81,8 @@ def _open_gguf() -> Any:
 
         def _get(self, *arguments: Any, **options: Any) -> Any:
             if isinstance(self.data, np.memmap):
-                self.data = self.data.view(np.ndarray)
+                plain: Any = self.data.view(np.ndarray)
+                self.data = plain
             return super()._get(*arguments, **options)
 
     try:
