@@ -32,6 +32,7 @@ def test_what_a_setting_holds_is_told_in_words() -> None:
     assert told["parity.on_mismatch"] == 'one of "stop", "warn"'
     assert told["policy.lora.target_modules"] == 'a list of text or "all-linear"'
     assert told["env.options"] == "a table"
+    assert told["train.token_budget"] == 'a whole number, at least 1 or "auto", or none'
 
 
 def test_a_path_into_a_free_table_leads_to_that_table() -> None:

@@ -204,6 +204,8 @@ def _is_optional(info: FieldInfo) -> bool:
 
 def _describe_type(kind: Any) -> str:
     origin = get_origin(kind)
+    if origin is typing.Annotated:
+        return _describe_annotated(*get_args(kind))
     if origin is Literal:
         choices = [format_toml(choice) for choice in get_args(kind)]
         return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
@@ -214,6 +216,12 @@ def _describe_type(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return "a table"
     return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def _describe_annotated(kind: Any, *notes: Any) -> str:
+    """A type with limits of its own: `a whole number, at least 1`."""
+    items = [item for note in notes for item in (note.metadata if isinstance(note, FieldInfo) else [note])]
+    return ", ".join([_describe_type(kind), *(limit for item in items if (limit := _describe_limit(item)))])
 
 
 def _list_of(kind: Any) -> str:
