@@ -230,7 +230,7 @@ def test_a_mismatch_is_only_noted_where_that_was_asked_for(tmp_path: Path) -> No
 def test_engine_and_trainer_agree_on_what_was_just_sampled(tmp_path: Path) -> None:
     loop = started(tmp_path, "sampling.temperature=0.7", "sampling.top_p=0.9")
     gaps: list[float] = []
-    loop._check_parity = lambda found, _: gaps.append(found.max_abs)  # type: ignore[method-assign]
+    loop._parity.judge_gaps = lambda place, found, _: gaps.append(found.max_abs)  # type: ignore[method-assign]
     loop._update()
     loop._update()
     assert len(gaps) == 2 and max(gaps) < 1e-5

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ from tests.view.hostile import EVIL, NAME, write_hostile_run
 
 from stepwell.core import Status, Step, Task, TokenAction, TokenState, Trajectory
 from stepwell.core.errors import InputError
+from stepwell.core.statistics import PairedDifference
 from stepwell.monitors import JsonlMonitor, LogEntry, RunInfo
 from stepwell.pool import open_pool
 from stepwell.pool.credit_records import TRAINED, CreditRecord
 from stepwell.pool.credit_store import CreditStore
 from stepwell.rendering.token_text import TokenReader, map_byte_letters
+from stepwell.studies.results import Figure, Row
 from stepwell.view.access import HEADER
 from stepwell.view.app import ViewApp
 from stepwell.view.comparison import Track, align_tracks, thin_track
@@ -192,6 +196,25 @@ def test_tags_are_written_to_the_pool(client: TestClient, folder: Path) -> None:
 def test_a_run_that_does_not_run_cannot_be_controlled(client: TestClient) -> None:
     reply = client.post("/run/one/control", json={"do": "pause"})
     assert reply.status_code == 409 and "no run listens" in reply.json()["error"]
+
+
+def test_a_study_shows_its_paired_differences(tmp_path: Path) -> None:
+    figure, apart = Figure(0.5, 0.1, 0.4, 0.6), PairedDifference(0.2, 0.05, 0.1, 0.3, 3, 20)
+    rows = [
+        Row("lake", "grpo", "", "", 3, 3, True, before=figure, after=figure),
+        Row("lake", "<b>steppo</b>", "", "", 3, 3, False, after=figure, beside="grpo", difference=apart),
+    ]
+    content = {"name": "s", "title": "A study", "note": "", "num_runs": 6, "num_done": 6}
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "table.md").write_text("")
+    (tmp_path / "study" / "results.json").write_text(
+        json.dumps({**content, "rows": [asdict(row) for row in rows]})
+    )
+    view = ViewApp([str(tmp_path / "study")], token=None)
+    with TestClient(view.app, base_url="http://127.0.0.1") as client:
+        page = read(client, "/study/study")
+        assert "+0.2" in page and "[+0.1, +0.3]" in page and "against grpo" in page
+        assert "&lt;b&gt;steppo" in page and client.get("/study/other").status_code == 404
 
 
 # --- what agents wrote -----------------------------------------------------------------------

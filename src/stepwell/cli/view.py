@@ -49,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     view = ViewApp(places, token=make_token(), host=args.host)
     try:
+        view.warm_up()
         serve(
             view.app,
             args.host,

@@ -44,6 +44,8 @@ def make_text(
 
 def escape_text(words: str) -> str:
     """Plain text for XML: markup is escaped, characters that XML does not allow become blanks."""
+    if words.isprintable():
+        return escape(words)
     return escape("".join(char if char >= " " and char not in "\ufffe\uffff" else " " for char in words))
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -55,6 +56,11 @@ class ViewApp:
         inner = Starlette(routes=routes, exception_handlers={HTTPException: _show_problem})
         is_loopback = host in ("127.0.0.1", "localhost", "::1")
         self.app = ViewAccess(inner, token=token, hosts=HostCheck(is_loopback=is_loopback, host=host))
+
+    def warm_up(self) -> None:
+        """Read the metrics of all runs and draw the first page, so that it opens at once."""
+        name, content = pages.show_overview(self.shelf, QueryParams(""))
+        render_page(name, token="", shelf=self.shelf, path="/", **content)
 
     def close(self) -> None:
         """Close the pools."""

@@ -42,7 +42,9 @@ _SHOWN = (
     "tokens_per_s",
 )
 _NUM_BUCKETS = 240
+_SMALL_BUCKETS = 110  # of a small chart
 _GRID = 160
+_MAX_DRAWN = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,9 @@ class ComparedPanel:
     is_wide: bool = False
 
 
+_DRAWN: dict[tuple[object, ...], list[ComparedPanel]] = {}
+
+
 def group_runs(runs: Sequence[ViewedRun]) -> dict[str, list[ViewedRun]]:
     """Runs by group; a group has the name of its first run without its seed."""
     found: dict[str, list[ViewedRun]] = {}
@@ -83,11 +88,28 @@ def list_reward_parts(runs: Sequence[ViewedRun]) -> list[str]:
 def draw_comparison(
     runs: Sequence[ViewedRun], axis: str, *, as_bands: bool, metrics: Sequence[str] = _SHOWN
 ) -> list[ComparedPanel]:
-    """The panels of the overview: held-out success first."""
+    """The panels of the overview: held-out success first. What was drawn of the same entries is kept."""
+    key = (tuple(_describe_record(run) for run in runs), axis, as_bands, tuple(metrics))
+    if key not in _DRAWN:
+        while len(_DRAWN) >= _MAX_DRAWN:
+            del _DRAWN[next(iter(_DRAWN))]
+        _DRAWN[key] = _draw_panels(runs, axis, as_bands, metrics)
+    return _DRAWN[key]
+
+
+def _describe_record(run: ViewedRun) -> tuple[str, str, int, float]:
+    """Changes when the run has recorded something."""
+    entries = run.entries
+    return run.name, str(run.folder), len(entries), entries[-1].time_s if entries else 0.0
+
+
+def _draw_panels(
+    runs: Sequence[ViewedRun], axis: str, as_bands: bool, metrics: Sequence[str]
+) -> list[ComparedPanel]:
     colors = {run.name: index for index, run in enumerate(runs)}
     groups = group_runs(runs) if as_bands else {run.name: [run] for run in runs}
     panels = [_draw_panel(HELD_OUT, "success", "eval", groups, colors, axis)]
-    for metric in [*metrics, *(list_reward_parts(runs) if metrics is _SHOWN else [])]:
+    for metric in [*metrics, *(list_reward_parts(runs) if metrics == _SHOWN else [])]:
         panels.append(_draw_panel(_find_panel(metric), metric, "update", groups, colors, axis))
     return [panel for panel in panels if panel is not None]
 
@@ -127,7 +149,7 @@ def _draw_panel(
 
 def _make_series(name: str, tracks: Sequence[Track], color: int, *, is_eval: bool, has_band: bool) -> Series:
     if len(tracks) == 1:
-        one = thin_track(tracks[0])
+        one = thin_track(tracks[0], _NUM_BUCKETS if is_eval else _SMALL_BUCKETS)
         return Series(
             name,
             one.x.tolist(),

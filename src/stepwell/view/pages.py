@@ -251,6 +251,8 @@ def show_study(folder: Path) -> Page:
     results = read_study(folder)
     if results is None:
         raise InputError("this study has no results yet")
+    if not all("env" in row and "variant" in row for row in results.get("rows", ())):
+        raise InputError("results.json is of an older version; write it again with `stepwell study`")
     envs = list(dict.fromkeys(row["env"] for row in results["rows"]))
     return "study", {"results": results, "envs": envs, "name": folder.name}
 

@@ -18,7 +18,7 @@ from stepwell.core.errors import InputError
 from stepwell.pool import Filter, Pool, TrajectorySummary
 
 PAGE_SIZE = 50
-MAX_SEARCH_S = 1.5
+MAX_SEARCH_S = 1.0
 _SEARCHED_TOGETHER = 50
 FIELDS = (
     "task",

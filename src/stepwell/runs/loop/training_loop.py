@@ -35,11 +35,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from stepwell.config.run import RunConfig
-from stepwell.core import AgentError, LogprobGaps, ParityError, Split, Task, Trajectory
-from stepwell.core.logprob_gaps import MeasureErrors
+from stepwell.core import AgentError, Split, Task, Trajectory
 from stepwell.core.statistics import count_independent
 from stepwell.curriculum import TaskFeed
-from stepwell.engines.parity import ParityMonitor
 from stepwell.monitors import LogEntry, Monitor
 from stepwell.monitors.timeline import write_timeline
 from stepwell.runs.build.components import Components
@@ -55,6 +53,7 @@ from stepwell.runs.loop.credit_recorder import CreditRecorder
 from stepwell.runs.loop.differences import list_differences
 from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.outcome_judging import build_judging
+from stepwell.runs.loop.parity_check import ParityCheck
 from stepwell.runs.loop.phase_reports import report_phase
 from stepwell.runs.loop.references import (
     find_reference,
@@ -105,7 +104,7 @@ class TrainingLoop:
         self._feed_notes: list[str] = []  # a feed may be asked in a worker's thread
         self._source: Source
         self._clock = time.perf_counter()
-        self._parity: ParityMonitor | None = None
+        self._parity = ParityCheck(self.config.parity, lambda: self.runner.dtype, self.monitor.note)
         self._saved_at = self._clock
         self._drawn_at = self._clock
         self._is_imitating = False  # in the warm start, which writes no checkpoints
@@ -295,7 +294,8 @@ class TrainingLoop:
         if batch is None:
             return False
         played = time.perf_counter()
-        check_parity = self._check_parity if self._source.is_fresh else None
+        judge_gaps = partial(self._parity.judge_gaps, f"update {self.state.update + 1}")
+        check_parity = judge_gaps if self._source.is_fresh else None
         metrics = self._learner.learn_from(self.state.update + 1, batch, check_parity)
         if self._may_roll_back:
             metrics["guard/rollbacks"] = float(self.state.num_rollbacks)
@@ -359,25 +359,6 @@ class TrainingLoop:
         published = self.runner.publish(self.state.update, self.components.policy.model_weights)
         if self._source.is_fresh and published is not None:
             self.components.pool.publish_version(self.state.update, published, {"run": self._run_name})
-
-    def _check_parity(self, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
-        if self._parity is None:
-            dtype = str(self.runner.dtype)
-            self._parity = ParityMonitor(dtype.removeprefix("torch."), self.config.parity.tolerance)
-        verdict = self._parity.judge_gaps(gaps, measure_errors)
-        place = f"update {self.state.update + 1}"
-        if verdict.outlier is not None:
-            self.monitor.note(f"{place}: outlier between engine and trainer: {verdict.outlier}")
-        if verdict.fault is None:
-            return
-        text = f"engine and trainer disagree about fresh samples: {gaps}; {verdict.fault}"
-        if self.config.parity.on_mismatch == "stop":
-            raise ParityError(
-                f"{place}: {text}. The ratio of the loss would be wrong: "
-                "compare dtypes and kernels of policy and engine, or set parity.tolerance if you know why. "
-                "The weights were not changed"
-            )
-        self.monitor.note(f"{place}: {text}")
 
     def _evaluate(self) -> EvalResult | None:
         config = self.config.eval
