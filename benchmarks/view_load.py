@@ -11,7 +11,9 @@ trajectory in Chromium if it is installed, and the memory of the server. The res
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import re
 import shutil
 import statistics
@@ -24,6 +26,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from PIL import Image
 
 from stepwell.core import Status, Step, Task, TokenAction, TokenState, Trajectory
 from stepwell.monitors import JsonlMonitor, LogEntry, RunInfo
@@ -54,16 +57,18 @@ def main() -> None:
 def write_metrics(run: Path, seed: int, num_updates: int) -> None:
     """A run folder with a record that looks like one."""
     run.mkdir(parents=True)
-    recipe = ("steppo", "grpo", "rloo", "ppo")[seed // 5 % 4]
+    kind = seed // 5 % 4
+    recipe = ("steppo", "grpo", "rloo", "ppo")[kind]
     tables = ["[env]", 'name = "lake"', "[recipe]", f'name = "{recipe}"', "[train]"]
     (run / "config.toml").write_text("\n".join([f"seed = {seed}", *tables, f"num_updates = {num_updates}\n"]))
     rng, monitor = np.random.default_rng(seed), JsonlMonitor()
     monitor.start(RunInfo(run, name=run.name, env="lake", recipe=recipe, seed=seed, num_updates=num_updates))
     names = ("entropy", "kl", "clip_share", "explained_variance", "staleness/mean", "reward/task")
     for update in range(num_updates):
-        level = 1 - np.exp(-3 * update / num_updates)
+        level = (0.95 - 0.12 * kind) * (1 - np.exp(-(5 - kind) * update / num_updates)) - 0.02 * (seed % 5)
+        level = float(np.clip(level + 0.1, 0, 1))
         if update % 20 == 0:
-            values = {"success": level, "low": level - 0.05, "high": level + 0.05}
+            values = {"success": level, "low": max(0.0, level - 0.05), "high": min(1.0, level + 0.05)}
             monitor.record(LogEntry("eval", update, float(update), 500 * update, values))
         noise = {name: float(rng.random()) for name in names}
         reward = level + 0.1 * float(rng.random())
@@ -178,6 +183,11 @@ def time_browser(link: str) -> dict[str, float] | None:
                 page.goto(base + where)
                 page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length")
                 figures[f"{name}_first_paint_ms"].append(page.evaluate(paint))
+        if folder := os.environ.get("STEPWELL_SCREENSHOTS"):  # the picture of docs/view.md
+            page.set_viewport_size({"width": 1200, "height": 800})
+            page.goto(f"{base}/?x=env_steps")
+            shot = Image.open(io.BytesIO(page.screenshot()))
+            shot.convert("RGB").quantize(256).save(f"{folder}/view-overview.png", optimize=True)
         browser.close()
     return {name: statistics.median(values) for name, values in figures.items()}
 

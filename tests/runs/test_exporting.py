@@ -16,7 +16,7 @@ from stepwell.cli.main import main
 from stepwell.core import ConfigError, InfraError, ModelError
 from stepwell.policies import CausalLMPolicy
 from stepwell.runs.evaluation.evaluate import find_checkpoint
-from stepwell.runs.export.policy import export_run
+from stepwell.runs.export.policy import export_card, export_run
 from stepwell.runs.run import train
 
 
@@ -62,6 +62,18 @@ def test_the_card_says_what_was_trained_and_how_good_it_is(run: Path, tmp_path: 
     ):
         assert words in body
     assert 'AutoTokenizer.from_pretrained("walker")' in body and "stepwell train train.toml" in body
+
+
+def test_the_card_alone_has_the_learning_curve(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(run), "--to", str(tmp_path / "card"), "--card"]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "card" / "README.md")
+    assert {file.name for file in (tmp_path / "card").iterdir()} == {"README.md", "learning_curve.svg"}
+    assert "![held-out success](learning_curve.svg)" in (tmp_path / "card" / "README.md").read_text()
+    assert (tmp_path / "card" / "learning_curve.svg").read_text().startswith("<svg")
+    with pytest.raises(ConfigError, match="leave --card out"):
+        export_card(run, "hub:a/b")
 
 
 def test_a_directory_in_use_and_an_unknown_checkpoint_are_refused(run: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from stepwell.cli.command import add_command, run_folder
 
 _EXAMPLES = (
     ("stepwell export runs/NAME --to my-model", "a directory that transformers opens"),
+    ("stepwell export runs/NAME --to my-model --card", "only its model card, with the learning curve"),
     ("stepwell export runs/NAME --to hub:org/name --license mit", "a model of the Hugging Face hub"),
 )
 
@@ -29,13 +30,17 @@ def add(commands: Any) -> None:
         "--checkpoint", metavar="NAME", help="a folder under checkpoints/, such as update-000050"
     )
     parser.add_argument("--license", default="other", metavar="ID", help="for the model card (other)")
+    parser.add_argument("--card", action="store_true", help="only the model card with the learning curve")
     parser.add_argument("--private", action="store_true", help="make the hub's repository private")
 
 
 def run(args: argparse.Namespace) -> int:
     folder = run_folder(args.folder)
-    from stepwell.runs.export.policy import export_run
+    from stepwell.runs.export.policy import export_card, export_run
 
+    if args.card:
+        print(export_card(folder, args.to, checkpoint=args.checkpoint, licence=args.license))
+        return 0
     place = export_run(
         folder, args.to, checkpoint=args.checkpoint, licence=args.license, private=args.private
     )

@@ -79,6 +79,12 @@ def group_runs(runs: Sequence[ViewedRun]) -> dict[str, list[ViewedRun]]:
     return {_name_group(members): members for members in found.values()}
 
 
+def choose_colors(runs: Sequence[ViewedRun], *, as_bands: bool) -> dict[str, int]:
+    """The number of each run's colour, by name; with bands, a group has one."""
+    groups = list(group_runs(runs).values()) if as_bands else [[run] for run in runs]
+    return {run.name: index for index, members in enumerate(groups) for run in members}
+
+
 def list_reward_parts(runs: Sequence[ViewedRun]) -> list[str]:
     """The metrics `reward/…` that any of the runs records."""
     names = (name for run in runs for entry in run.entries[-3:] for name in entry.values)
@@ -106,7 +112,7 @@ def _describe_record(run: ViewedRun) -> tuple[str, str, int, float]:
 def _draw_panels(
     runs: Sequence[ViewedRun], axis: str, as_bands: bool, metrics: Sequence[str]
 ) -> list[ComparedPanel]:
-    colors = {run.name: index for index, run in enumerate(runs)}
+    colors = choose_colors(runs, as_bands=as_bands)
     groups = group_runs(runs) if as_bands else {run.name: [run] for run in runs}
     panels = [_draw_panel(HELD_OUT, "success", "eval", groups, colors, axis)]
     for metric in [*metrics, *(list_reward_parts(runs) if metrics == _SHOWN else [])]:

@@ -15,7 +15,7 @@ from stepwell.monitors.replays import load_replays
 from stepwell.monitors.timeline import draw_timeline, read_timeline
 from stepwell.pool import Filter, Pool
 from stepwell.pool.credit_store import list_credit_updates, read_update_credit
-from stepwell.view.comparison import AXES, draw_comparison, group_runs
+from stepwell.view.comparison import AXES, choose_colors, draw_comparison, group_runs
 from stepwell.view.run_files import ViewedRun, read_study
 from stepwell.view.run_finder import RunShelf
 from stepwell.view.trajectory_content import show_trajectory
@@ -46,6 +46,7 @@ def show_overview(shelf: RunShelf, given: Any) -> Page:
         "as_bands": as_bands,
         "panels": draw_comparison(chosen, axis, as_bands=as_bands),
         "rows": [_summarize_run(run) for run in chosen],
+        "colors": choose_colors(chosen, as_bands=as_bands),
     }
 
 

@@ -1,4 +1,4 @@
-"""The model card of an exported policy: base, training, success, and how to load it."""
+"""The model card of an exported policy: base, training, success with its curve, and how to load it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import Any
 import stepwell
 from stepwell.config.run import RunConfig
 from stepwell.config.writing import dump_config
-from stepwell.monitors.summary import SuccessScore, Summary
+from stepwell.monitors.curves import draw_learning_curve
+from stepwell.monitors.jsonl import FILE_NAME as METRICS
+from stepwell.monitors.jsonl import read_entries
+from stepwell.monitors.summary import SuccessScore, Summary, read_summary
 
+CURVE = "learning_curve.svg"
+_CURVE = f"## Learning curve\n\n![held-out success]({CURVE})\n\n"
 _LOAD = """\
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -21,15 +26,28 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 """
 
 
-def write_card(
-    path: Path, name: str, config: RunConfig, summary: Summary | None, checkpoint: str, licence: str
-) -> None:
-    """Write README.md: YAML for the hub, then text for people."""
-    path.write_text(
+def write_card(run: Path, folder: Path, name: str, config: RunConfig, checkpoint: str, licence: str) -> None:
+    """Write README.md (YAML for the hub, then text for people), and the learning curve beside it."""
+    summary = read_summary(run)
+    curve = (
+        "## Learning curve\n\n![held-out success](learning_curve.svg)\n\n"
+        if _write_curve(run, folder)
+        else ""
+    )
+    (folder / "README.md").write_text(
         f"---\n{_write_front_matter(config, summary, licence)}---\n\n"
-        f"{_write_body(name, config, summary, checkpoint)}",
+        f"{_write_body(name, config, summary, checkpoint, curve)}",
         encoding="utf-8",
     )
+
+
+def _write_curve(run: Path, folder: Path) -> bool:
+    """Write held-out success over environment steps as SVG, if the run was evaluated more than once."""
+    entries = read_entries(run / METRICS)
+    if sum(entry.kind == "eval" for entry in entries) < 2:
+        return False
+    (folder / CURVE).write_text(draw_learning_curve(entries, "env_steps", [], 720), encoding="utf-8")
+    return True
 
 
 def _write_front_matter(config: RunConfig, summary: Summary | None, licence: str) -> str:
@@ -60,7 +78,7 @@ def _public_base(config: RunConfig) -> str | None:
     return model if is_hub_id(model) and not Path(model).is_dir() else None
 
 
-def _write_body(name: str, config: RunConfig, summary: Summary | None, checkpoint: str) -> str:
+def _write_body(name: str, config: RunConfig, summary: Summary | None, checkpoint: str, curve: str) -> str:
     recipe = summary.recipe if summary else config.recipe.name
     rows = [
         (
@@ -80,7 +98,7 @@ def _write_body(name: str, config: RunConfig, summary: Summary | None, checkpoin
     table = "".join(f"| {key} | {value} |\n" for key, value in rows)
     return (
         f"# {name}\n\nA language model trained to act in `{config.env.name}` by reinforcement learning "
-        f"({recipe}).\n\n| | |\n|---|---|\n{table}\n## Load it\n\n{_LOAD.format(name=name)}\n"
+        f"({recipe}).\n\n| | |\n|---|---|\n{table}\n{curve}## Load it\n\n{_LOAD.format(name=name)}\n"
         "The chat template is the tokenizer's own (`tokenizer.apply_chat_template`).\n\n"
         "## Train it again\n\nSave the settings below as `train.toml`:\n\n"
         "```bash\nstepwell train train.toml\n```\n\n"

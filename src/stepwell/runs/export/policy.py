@@ -15,7 +15,6 @@ from pathlib import Path
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, InfraError, ModelError
-from stepwell.monitors.summary import read_summary
 from stepwell.policies import open_policy
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.kinds import holds_robot_policy
@@ -53,6 +52,22 @@ def export_run(
     return str(folder)
 
 
+def export_card(run: Path, to: str, *, checkpoint: str | None = None, licence: str = "other") -> str:
+    """Write the model card and its curve alone, into a directory that may hold the model already."""
+    if to.startswith(HUB):
+        raise ConfigError("--card writes into a directory; to upload a model with its card, leave --card out")
+    folder = Path(to).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = _choose_checkpoint(run, checkpoint)
+        write_card(run, folder, folder.resolve().name, load_config(run / "config.toml"), path.name, licence)
+    except OSError as error:
+        raise ConfigError(
+            f"--to: cannot write {folder} ({error.strerror}); choose another directory"
+        ) from error
+    return str(folder / "README.md")
+
+
 def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence: str, name: str) -> None:
     """The model of one checkpoint, with its card."""
     changes = {"model": str(path), "critic": "none", "reference": False, "lora": None, "device": "cpu"}
@@ -67,7 +82,7 @@ def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence:
         for file in (base / item for item in _IMAGE_FILES):
             if file.is_file():
                 (fresh / file.name).write_bytes(file.read_bytes())
-        write_card(fresh / "README.md", name, config, read_summary(run), path.name, licence)
+        write_card(run, fresh, name, config, path.name, licence)
 
 
 def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
