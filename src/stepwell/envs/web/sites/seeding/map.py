@@ -6,6 +6,7 @@ so that there is a way from everywhere to everywhere. Lengths are in metres, who
 
 from __future__ import annotations
 
+import heapq
 import random
 import sqlite3
 
@@ -64,8 +65,8 @@ def _seed_roads(db: sqlite3.Connection, spots: list[tuple[int, int]], num_cities
     pairs = {(n, n + 1) for n in range(num_cities - 1)}
     pairs |= {(n, n + num_cities) for n in range(len(spots) - num_cities)}
     for a in range(len(spots)):
-        near = sorted((b for b in range(len(spots)) if b != a), key=lambda b: (measure(a, b), b))
-        pairs |= {(min(a, b), max(a, b)) for b in near[:ROADS_PER_PLACE]}
+        others = ((measure(a, b), b) for b in range(len(spots)) if b != a)
+        pairs |= {(min(a, b), max(a, b)) for _, b in heapq.nsmallest(ROADS_PER_PLACE, others)}
     for a, b in sorted(pairs):
         length = measure(a, b)
         db.executemany("INSERT INTO roads VALUES (?, ?, ?)", [(a + 1, b + 1, length), (b + 1, a + 1, length)])
