@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.view.hostile import EVIL, NAME, write_hostile_run
 
-from stepwell.core import Status, Step, Task, TokenAction, TokenState, Trajectory
+from stepwell.cli.main import main
+from stepwell.core import (
+    ArrayAction,
+    ArrayState,
+    Status,
+    Step,
+    Task,
+    TokenAction,
+    TokenState,
+    Trajectory,
+)
 from stepwell.core.errors import InputError
 from stepwell.core.statistics import PairedDifference
 from stepwell.monitors import JsonlMonitor, LogEntry, RunInfo
@@ -180,6 +190,41 @@ def test_a_trajectory_shows_its_credit_by_step_and_token(client: TestClient) -> 
 def test_siblings_stand_side_by_side(client: TestClient) -> None:
     page = read(client, "/run/one/group", name="g1")
     assert all(f"say {number}" in page for number in (4, 5, 6, 7)) and "What they share" in page
+
+
+def test_a_robot_with_cameras_has_an_animation(tmp_path: Path) -> None:
+    steps = []
+    for number in range(3):
+        image = np.full((16, 16, 3), 80 * number, np.uint8)
+        state = ArrayState({"camera": image, "joints": np.zeros(2, np.float32)}, "push the block")
+        step = Step(state, ArrayAction(np.ones((2, 3), np.float32), 6), np.full(6, -1.0, np.float32))
+        step.assign_reward({"task": 0.5})
+        steps.append(step)
+    run = write_run(tmp_path, "robot", 0)
+    (run / "pool").mkdir()
+    with open_pool(run / "pool") as pool:
+        pool.add([Trajectory(Task("arm", {"n": 1}), steps, Status.SUCCESS, id="moves")], group_sizes=1)
+    view = ViewApp([str(tmp_path)], token=None)
+    with TestClient(view.app, base_url="http://127.0.0.1") as client:
+        page = read(client, "/run/robot/trajectory", id="moves")
+        assert "animation of the episode" in page and "16×16×3 uint8" in page and "push the block" in page
+        film = client.get("/run/robot/film", params={"id": "moves"})
+        assert film.headers["content-type"] == "image/gif" and film.content.startswith(b"GIF8")
+        frame = client.get("/run/robot/frame", params={"id": "moves", "step": "2"})
+        assert frame.content.startswith(b"\x89PNG")
+        assert client.get("/run/robot/frame", params={"id": "moves", "step": "9"}).status_code == 404
+        assert client.get("/run/robot/image", params={"name": "../x"}).status_code == 404
+    view.close()
+
+
+def test_the_terminal_shows_a_run_and_a_command_needs_one_that_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", str(folder / "one"), "--once"]) == 0
+    shown = capsys.readouterr().out
+    assert "steppo on lake" in shown and "update 5/5" in shown and "held-out" in shown
+    assert main(["view", str(folder / "one"), "--do", "pause"]) == 2
+    assert "no run listens in" in capsys.readouterr().err
 
 
 def test_tags_are_written_to_the_pool(client: TestClient, folder: Path) -> None:

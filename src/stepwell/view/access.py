@@ -48,6 +48,9 @@ class ViewAccess:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
+            else:  # a WebSocket, which no page opens
+                await receive()
+                await send({"type": "websocket.close", "code": 1008})
             return
         refusal = self._refuse(scope)
         if refusal is not None:
