@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stepwell.core import fork_server
 from stepwell.core.child_process import ChildProcess
 from stepwell.core.fork_server import end_servers, list_servers
 
@@ -43,7 +44,7 @@ sys.exit(7)
 @pytest.fixture(autouse=True)
 def own_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins and ends without servers; modules of its folder can be imported."""
-    end_servers()
+    monkeypatch.setattr(fork_server, "_servers", {})  # those of other tests go on
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.pool.made import dialogue, step, trajectory
+from tests.properties import IS_THOROUGH
 
 from stepwell.core import ArrayAction, ArrayState, ImageSpan, InputError, Status, Step, Task
 from stepwell.pool import Pool, open_pool
@@ -150,12 +151,11 @@ def mutate(line: str, rng: random.Random, name: str) -> bytes:
     return change_text(json.dumps(form), rng)
 
 
-@pytest.mark.parametrize("num_mutations", [200, pytest.param(800, marks=pytest.mark.slow)])
 def test_only_our_own_error_with_the_lines_number_comes_of_any_mutation(
-    pool: Pool, lines: list[str], tmp_path: Path, num_mutations: int
+    pool: Pool, lines: list[str], tmp_path: Path
 ) -> None:
     """Over a second: each mutation is an import of its own. What is taken must be readable and exportable."""
-    rng = random.Random(7)
+    rng, num_mutations = random.Random(7), 800 if IS_THOROUGH else 300
     file = tmp_path / "x.jsonl"
     num_refused = 0
     for index in range(num_mutations):

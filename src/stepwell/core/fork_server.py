@@ -59,9 +59,9 @@ _READ_AT_IMPORT: tuple[str, ...] = ("PYTHON", "LD_", "TORCH", "TRITON_", "TRANSF
 _READ_AT_IMPORT += ("OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "DNNL_", "ONEDNN_", "CUDA_")
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 _SET_CHILD_SUBREAPER = 36  # of prctl(2)
-_MAX_SERVERS = 4
+_MAX_SERVERS = 6
 _READY, _REFUSED = b"+", b"-"
-_servers: dict[tuple[Any, ...], ForkServer] = {}
+_servers: dict[tuple[Any, ...], ForkServer] = {}  # the one used last comes last
 _listing, _adopting = threading.Lock(), threading.Lock()
 
 
@@ -155,11 +155,12 @@ def prepare_server(environment: Mapping[str, str], imports: Sequence[str]) -> Fo
         return None
     key = _make_key(environment, imports)
     with _listing:
-        server = _servers.get(key)
+        server = _servers.pop(key, None)
         if server is None:
-            for old in list(_servers.values())[: 1 - _MAX_SERVERS]:
-                _end_server(old)
-            server = _servers[key] = _start_server(environment, imports)
+            for oldest in list(_servers.values())[: 1 - _MAX_SERVERS]:
+                _end_server(oldest)
+            server = _start_server(environment, imports)
+        _servers[key] = server
     return server if server.is_ready() else None
 
 
