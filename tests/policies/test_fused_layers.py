@@ -86,6 +86,13 @@ def test_fused_layers_equal_plain_layers(family: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_every_layer_of_every_width_of_numbers_is_fused(dtype: torch.dtype, device: str) -> None:
+    _, _, counts = build_pair("llama", device, dtype)
+    assert counts == {"LlamaAttention": 2, "LlamaMLP": 2, "LlamaRMSNorm": 5}
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_layers_that_compute_something_else_are_left_alone(device: str) -> None:
     plain, fused, counts = build_pair("gemma2", device)
     assert "Gemma2RMSNorm" not in counts and "Gemma2MLP" not in counts

@@ -203,11 +203,11 @@ def _agrees_with(module: nn.Module, forward: Forward) -> bool:
     draw = torch.Generator().manual_seed(0)
     try:
         arguments = _draw_arguments(module, forward, draw)
-        pair = [_take_first(run(**arguments)) for run in (partial(forward, module), theirs)]
+        ours, own = (_take_first(run(**arguments)) for run in (partial(forward, module), theirs))
     except Exception:  # any failure of a foreign module in the probe means: leave it alone
         return False
-    gap = float((pair[0] - pair[1]).abs().max())
-    return gap <= _TOLERANCE[pair[1].dtype] * float(pair[1].abs().max())
+    gap = float((ours.float() - own.float()).abs().max())
+    return gap <= _TOLERANCE[own.dtype] * float(own.float().abs().max())
 
 
 def _draw_arguments(module: Any, forward: Forward, draw: torch.Generator) -> dict[str, Any]:
@@ -228,4 +228,4 @@ def _draw_arguments(module: Any, forward: Forward, draw: torch.Generator) -> dic
 
 def _take_first(output: Any) -> Tensor:
     found: Tensor = output[0] if isinstance(output, tuple) else output
-    return found.float()
+    return found
