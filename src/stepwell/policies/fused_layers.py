@@ -6,8 +6,8 @@ calls a kernel of `layer_kernels.py`. Weights, names and projections stay as the
 checkpoints and engines see no difference.
 
 There is no list of supported models. A module is taken for a part by the names of its weights. Then a probe
-runs one module of each class both ways on random inputs; a class that computes something else (a norm with
-another offset, another activation) is left alone.
+runs one module of each class both ways on random inputs, forward and backward; a class that computes
+something else (a norm with another offset, another activation) is left alone.
 
 Invariants
 * Outside CUDA, and with a cache (generation), every module does what it did before.
@@ -196,18 +196,30 @@ def _rotate(heads: Tensor, cos: Tensor, sin: Tensor, *, is_backward: bool) -> Te
 # --- the probe --------------------------------------------------------------------------
 
 
-@torch.no_grad()
 def _agrees_with(module: nn.Module, forward: Forward) -> bool:
-    """Whether the fused method gives what the module's own gives, on random inputs."""
+    """Whether the fused method gives what the module's own gives on random inputs, and the same gradient."""
     theirs = partial(type(module).forward, module)
-    draw = torch.Generator().manual_seed(0)
     try:
-        arguments = _draw_arguments(module, forward, draw)
-        ours, own = (_take_first(run(**arguments)) for run in (partial(forward, module), theirs))
+        arguments = _draw_arguments(module, forward, torch.Generator().manual_seed(0))
+        ours, own = (_run_both_passes(run, arguments) for run in (partial(forward, module), theirs))
     except Exception:  # any failure of a foreign module in the probe means: leave it alone
         return False
-    gap = float((ours.float() - own.float()).abs().max())
-    return gap <= _TOLERANCE[own.dtype] * float(own.float().abs().max())
+    return all(_measure_gap(a, b) <= _TOLERANCE[b.dtype] for a, b in zip(ours, own, strict=True))
+
+
+@torch.enable_grad()
+def _run_both_passes(run: Forward, arguments: dict[str, Any]) -> list[Tensor]:
+    """The output, and the gradient of the first argument."""
+    name = next(iter(arguments))
+    leaf = arguments[name].detach().requires_grad_()
+    output = run(**(arguments | {name: leaf}))
+    found: Tensor = output[0] if isinstance(output, tuple) else output
+    pull = torch.linspace(-1, 1, found.numel(), device=found.device).to(found.dtype).view(found.shape)
+    return [found.detach(), *torch.autograd.grad(found, leaf, pull)]
+
+
+def _measure_gap(ours: Tensor, own: Tensor) -> float:
+    return float((ours.float() - own.float()).norm() / own.float().norm())
 
 
 def _draw_arguments(module: Any, forward: Forward, draw: torch.Generator) -> dict[str, Any]:
@@ -224,8 +236,3 @@ def _draw_arguments(module: Any, forward: Forward, draw: torch.Generator) -> dic
     rotation = tuple(side.to(weight.device, weight.dtype) for side in (angles.cos(), angles.sin()))
     hidden = draw_normal(1, 5, module.q_proj.in_features)
     return {"hidden_states": hidden, "position_embeddings": rotation, "attention_mask": None}
-
-
-def _take_first(output: Any) -> Tensor:
-    found: Tensor = output[0] if isinstance(output, tuple) else output
-    return found
