@@ -157,7 +157,7 @@ def test_prices_are_read_from_what_stands_there(text: str | None, cents: int) ->
 def test_folders_without_products_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds no items_shuffle\*\.json"):
         find_files(tmp_path)
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         find_files(tmp_path / "nowhere")
     (tmp_path / "items_shuffle.json").write_text("[]")
     with pytest.raises(ConfigError, match="holds no product that can be sold"):
