@@ -33,7 +33,7 @@ from stepwell.config import PolicyConfig
 from stepwell.core import ConfigError, ContextLengthError, InputError, Step, TokenAction
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
 from stepwell.packing.projection import project_scores
-from stepwell.policies import directory, lora
+from stepwell.policies import directory, fused_layers, lora
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.attention import install_tree_attention
 from stepwell.policies.critic import CriticKind, CriticModel
@@ -45,7 +45,6 @@ from stepwell.policies.forward import (
     find_backbone,
     get_inputs,
 )
-from stepwell.policies.fused_layers import install_fused_layers
 from stepwell.policies.head import find_plain_head
 from stepwell.policies.numerics import check_dtype
 from stepwell.policies.policy_parts import (
@@ -351,7 +350,8 @@ class CausalLMPolicy(StepScorer[Packed]):
         disable_dropout(part)
         if not self.is_replayed:
             self._install_tree_attention(part, self._attention)
-        install_fused_layers(part)
+        if fused_layers.IS_ENABLED:
+            fused_layers.install_fused_layers(part)
         if part is self.model or part is self.reference:
             find_plain_head(part)
 
