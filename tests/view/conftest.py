@@ -37,7 +37,7 @@ def address(runs: Path) -> Iterator[str]:
     view.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # its event loop must not be there for tests of other modules
 def browser() -> Iterator[Any]:
     """A real Chromium."""
     playwright = pytest.importorskip("playwright.sync_api")

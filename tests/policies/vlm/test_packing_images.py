@@ -12,6 +12,7 @@ from tests.policies.vlm.made import FAMILIES, Scene
 
 from stepwell.core import InputError, Step, TokenState
 from stepwell.packing import FlatAction, backward, pack, replay
+from stepwell.policies.forward import find_backbone
 from stepwell.policies.vlm.vision import prepare_pixels
 
 SceneOf = Callable[..., Scene]
@@ -84,7 +85,8 @@ def test_each_distinct_image_is_encoded_once(
 ) -> None:
     scene = scene_of(family)
     calls: list[int] = []
-    found = type(scene.policy.model).get_image_features
+    backbone = type(find_backbone(scene.policy.model))
+    found = backbone.get_image_features
 
     def counted(self: Any, **arguments: Any) -> Any:
         output = found(self, **arguments)
@@ -93,7 +95,7 @@ def test_each_distinct_image_is_encoded_once(
         calls.append(sum(part.reshape(-1, part.shape[-1]).shape[0] for part in parts))
         return output
 
-    monkeypatch.setattr(type(scene.policy.model), "get_image_features", counted)
+    monkeypatch.setattr(backbone, "get_image_features", counted)
     steps = scene.steps()
     shown = [span.image for step in steps for span in step.state.images]  # type: ignore[union-attr]
     assert len(shown) == 9 and set(shown) == set(scene.names)
