@@ -20,6 +20,7 @@ import torch
 
 from stepwell.core import TokenState, Trajectory
 from stepwell.packing import Packed
+from stepwell.policies import fused_layers
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
 
@@ -91,7 +92,7 @@ def count_token_bytes(policy: Any) -> float:
     """Bytes that the backward pass keeps of one token."""
     shape = policy.model.config.get_text_config()
     width, inner = shape.hidden_size, getattr(shape, "intermediate_size", None) or 4 * shape.hidden_size
-    is_fused = policy.device.type == "cuda" and policy.recomputes_outputs
+    is_fused = fused_layers.IS_ENABLED and policy.device.type == "cuda" and policy.recomputes_outputs
     per_layer = 8 * width + 2 * inner if is_fused else 20 * width + 4 * inner
     floats = shape.num_hidden_layers * per_layer
     if policy.model.is_gradient_checkpointing:

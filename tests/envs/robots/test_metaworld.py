@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.properties import IS_THOROUGH
 
 from stepwell.core import ConfigError, InputError, Task
 from stepwell.envs import EnvBatch, draw_tasks, make_env
@@ -18,6 +19,7 @@ from stepwell.envs.robots.metaworld.simulator import find_vector_bounds
 from stepwell.envs.robots.metaworld.text import INSTRUCTIONS, strip_version
 
 metaworld = pytest.importorskip("metaworld")
+CHECKED = [*INSTRUCTIONS] if IS_THOROUGH else [*INSTRUCTIONS][::5]
 
 
 def reference(name: str, vector: list[float]) -> tuple[Any, np.ndarray]:
@@ -168,8 +170,8 @@ def test_envs_of_a_batch_share_a_model_and_do_not_notice(name: str) -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [["reach", "drawer-open"], pytest.param([*INSTRUCTIONS], marks=pytest.mark.slow)],
-    ids=["two", "all"],
+    [["reach", "drawer-open"], pytest.param(CHECKED, marks=pytest.mark.slow)],
+    ids=["two", "many"],
 )
 def test_episodes_of_a_task_differ_in_nothing_of_the_model_but_positions(names: list[str]) -> None:
     for name in names:
