@@ -48,7 +48,7 @@ class BatchTree:
     num_without: int
 
     @property
-    def saved(self) -> float:
+    def shared_fraction(self) -> float:
         """The share of tokens that need no computation of their own."""
         return 1.0 - self.num_tokens / max(1, self.num_without)
 
