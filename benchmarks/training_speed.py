@@ -43,7 +43,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepwell.core import Step
-from stepwell.packing import Outputs, Packed, backward, pack, paths, replay, segments_cuda
+from stepwell.packing import Outputs, Packed, backward, pack, paths, replay, segments_cuda, sequences
 from stepwell.packing.tree import IntArray
 from stepwell.policies import fused_layers
 from stepwell.policies.causal_lm import CausalLMPolicy
@@ -53,7 +53,8 @@ from stepwell.training.batch import MIN_RUN
 RESULTS = Path(__file__).parent / "results"
 PEAK_FLOPS = 989e12
 WAYS = ("plain", "replay", "packed")
-KERNELS = ("paths", "segments", "flex")
+KERNELS = ("paths", "segments", "flex", "flash", "cudnn")
+LAYERS = ("plain", "modules", "blocks")
 PLAIN_TOKENS = {"135m": 65536, "1.7b": 32768, "tiny": 512}
 """Tokens of a microbatch of the plain loop and of replay where the row has no budget."""
 REPLAY_TOKENS = {"135m": 400_000, "1.7b": 100_000, "tiny": 4000}
@@ -122,6 +123,22 @@ QUICK = {
 }
 
 
+def choose_layers(kind: str) -> None:
+    """Plain layers, fused modules, fused blocks, or what policies use by default."""
+    if kind != "auto":
+        fused_layers.IS_ENABLED = kind != "plain"
+        fused_layers.USES_BLOCKS = kind == "blocks"
+
+
+def choose_attention(kind: str) -> None:
+    """One kernel for all trees that it supports, or what policies use by default."""
+    if kind == "auto":
+        return
+    sequences.KERNEL = kind if kind in ("cudnn", "flash") else "none"
+    paths.MOST_KEYS = 0 if kind in ("segments", "flex") else 2.0
+    segments_cuda.MOST_LEVELS = -1 if kind == "flex" else 3
+
+
 def build_model(shape: str, device: torch.device, dtype: torch.dtype) -> Any:
     """A model with random weights, the same every time."""
     torch.manual_seed(0)
@@ -136,9 +153,7 @@ def build_model(shape: str, device: torch.device, dtype: torch.dtype) -> Any:
 def build_policy(model: Any, checkpointing: str = "selective") -> CausalLMPolicy:
     head = ValueHead(model.config.hidden_size, model.dtype).to(model.device)
     policy = CausalLMPolicy(model, critic=CriticModel(head, None), attention="tree")
-    policy.recomputes_outputs = checkpointing != "none"
-    if checkpointing == "full":
-        policy.enable_gradient_checkpointing()
+    policy.set_checkpointing(checkpointing)
     return policy
 
 
@@ -508,14 +523,16 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument(
         "--checkpointing",
-        choices=["none", "selective", "full"],
+        choices=["none", "selective", "mlp", "full"],
         default="selective",
         help="of the packed way",
     )
     parser.add_argument(
         "--attention", choices=["auto", *KERNELS], default="auto", help="CUDA: the packed way's attention"
     )
-    parser.add_argument("--plain-layers", action="store_true", help="the packed way without fused layers")
+    parser.add_argument(
+        "--layers", choices=["auto", *LAYERS], default="auto", help="CUDA: the layers of packed and replay"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="updates of each way, at most")
     parser.add_argument("--seconds", type=float, default=6.0, help="time of the updates of each way, about")
     parser.add_argument("--quick", action="store_true", help="small rows with a tiny model")
@@ -530,11 +547,8 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     options = read_options(arguments)
     device = torch.device(options.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    fused_layers.IS_ENABLED = not options.plain_layers
-    if options.attention in ("segments", "flex"):
-        paths.MOST_KEYS = 0
-    if options.attention == "flex":
-        segments_cuda.MOST_LEVELS = -1
+    choose_layers(options.layers)
+    choose_attention(options.attention)
     chosen = QUICK if options.quick else ROWS
     chosen = {name: chosen[name] for name in options.rows or chosen}
     if options.profile:

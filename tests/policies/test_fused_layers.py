@@ -18,6 +18,8 @@ from transformers import (
     Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -37,6 +39,7 @@ SHAPE: dict[str, Any] = {
 }  # fmt: skip
 FAMILIES = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SHAPE)),
 }
@@ -71,8 +74,36 @@ def measure_gap(ours: Tensor, theirs: Tensor) -> float:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("keeps_gates", [True, False])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_fused_blocks_equal_plain_layers(family: str, keeps_gates: bool, device: str) -> None:
+    plain, fused, counts = build_pair(family, device)
+    assert counts[f"{family.capitalize()}DecoderLayer"] == 2
+    fused_layers.keep_gates(fused, keeps_gates)
+    ids = torch.randint(0, 31, (2, 7), generator=torch.Generator().manual_seed(1)).to(device)
+    ours, theirs = run_model(fused, ids), run_model(plain, ids)
+    assert measure_gap(ours[0], theirs[0]) < 1e-5
+    for name, grad in theirs[1].items():
+        assert measure_gap(ours[1][name], grad) < 1e-4, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_block_without_its_gates_keeps_less(device: str) -> None:
+    _, fused, _ = build_pair("llama", device)
+    sizes = []
+    for keeps_gates in (True, False):
+        fused_layers.keep_gates(fused, keeps_gates)
+        kept: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda nothing: nothing):
+            fused(input_ids=torch.arange(20, device=device)[None], use_cache=False)
+        sizes.append(sum({tensor.data_ptr(): tensor.nbytes for tensor in kept}.values()))
+    assert sizes[0] - sizes[1] == 2 * 20 * 2 * 40 * 4  # layers, tokens, gate and up, width, bytes
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_fused_layers_equal_plain_layers(family: str, device: str) -> None:
+def test_fused_layers_equal_plain_layers(family: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_layers, "USES_BLOCKS", False)
     plain, fused, counts = build_pair(family, device)
     assert sum(counts.values()) == (9 if family == "llama" else 13)  # norms, gates, attention, head norms
     ids = torch.randint(0, 31, (2, 7), generator=torch.Generator().manual_seed(1)).to(device)
@@ -89,7 +120,7 @@ def test_fused_layers_equal_plain_layers(family: str, device: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_every_layer_of_every_width_of_numbers_is_fused(dtype: torch.dtype, device: str) -> None:
     _, _, counts = build_pair("llama", device, dtype)
-    assert counts == {"LlamaAttention": 2, "LlamaMLP": 2, "LlamaRMSNorm": 5}
+    assert counts == {"LlamaDecoderLayer": 2, "LlamaAttention": 2, "LlamaMLP": 2, "LlamaRMSNorm": 5}
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -121,7 +152,9 @@ def test_generation_with_a_cache_is_unchanged(device: str) -> None:
 
 
 @pytest.mark.gpu
-def test_bfloat16_layers_stay_near_float32() -> None:
+@pytest.mark.parametrize("uses_blocks", [True, False])
+def test_bfloat16_layers_stay_near_float32(uses_blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_layers, "USES_BLOCKS", uses_blocks)
     plain, fused, _ = build_pair("llama", "cuda", torch.bfloat16)
     ids = torch.randint(0, 31, (2, 50), device="cuda")
     exact = run_model(copy.deepcopy(plain).float(), ids)

@@ -95,6 +95,8 @@ class CausalLMPolicy(StepScorer[Packed]):
         self.is_replayed = attention == "replay"
         self.recomputes_outputs = True
         """Whether fused layers make cheap outputs again in the backward pass instead of keeping them."""
+        self.keeps_gates = True
+        """Whether they keep the products for gate and up (`policies/fused_blocks.py`)."""
         for part in self._list_models():
             self._prepare_model(part)
 
@@ -118,7 +120,8 @@ class CausalLMPolicy(StepScorer[Packed]):
         weights (with LoRA: the base model, at no cost); a path opens another model as reference.
         `lora` adds adapters with these `LoraConfig` fields ({} for the defaults).
         `gradient_checkpointing` is what the backward pass computes again to save memory: nothing (`"none"`),
-        outputs that are cheap to make (`"selective"`, on a GPU), or whole layers (`"full"` or True).
+        outputs that are cheap to make (`"selective"`, on a GPU), also the first products of feed-forward
+        parts (`"mlp"`, on a GPU), or whole layers (`"full"` or True).
         `attention="replay"` never uses trees, `"tree"` refuses a model that does not support them.
         """
         kind = _check_choice(dtype, DTYPES, "dtype")
@@ -138,9 +141,7 @@ class CausalLMPolicy(StepScorer[Packed]):
             source=path,
             attention=attention,
         )
-        policy.recomputes_outputs = gradient_checkpointing not in (False, "none")
-        if gradient_checkpointing in (True, "full"):
-            policy.enable_gradient_checkpointing()
+        policy.set_checkpointing(gradient_checkpointing)
         return policy
 
     @classmethod
@@ -183,6 +184,7 @@ class CausalLMPolicy(StepScorer[Packed]):
         self.instruction_critic = self.module["instruction_critic"] = made
         if made.backbone is not None:
             self._prepare_model(made.backbone)
+            fused_layers.keep_gates(made.backbone, self.keeps_gates)
             if self.model.is_gradient_checkpointing:
                 checkpoint_gradients(made.backbone)
 
@@ -261,6 +263,15 @@ class CausalLMPolicy(StepScorer[Packed]):
     def context_length(self) -> int:
         """Maximum number of tokens of prompt and action together."""
         return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
+
+    def set_checkpointing(self, kind: bool | str) -> None:
+        """What the backward pass computes again: none, selective, mlp or full."""
+        self.recomputes_outputs = kind not in (False, "none")
+        self.keeps_gates = kind != "mlp"
+        for part in self._list_models():
+            fused_layers.keep_gates(part, self.keeps_gates)
+        if kind in (True, "full"):
+            self.enable_gradient_checkpointing()
 
     def enable_gradient_checkpointing(self) -> None:
         """Keep only layer inputs in the forward pass; the backward pass computes the rest again."""

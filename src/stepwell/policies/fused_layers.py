@@ -27,10 +27,13 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from stepwell.policies.fused_blocks import has_block_form, run_fused_block
 from stepwell.policies.recompute import note_output
 
 IS_ENABLED = False
 """Whether policies use fused layers. Off until a GPU has measured them in bfloat16; benchmarks turn it on."""
+USES_BLOCKS = True
+"""Whether layers of the usual form run as a whole (`fused_blocks.py`) instead of module by module."""
 _RUNS_ON = ("cuda",)
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 3e-2}
 Forward = Callable[..., Any]
@@ -55,11 +58,20 @@ def install_fused_layers(model: nn.Module) -> dict[str, int]:
     return counts
 
 
+def keep_gates(model: nn.Module, is_kept: bool) -> None:
+    """Whether fused layers keep gate and up for the backward pass, or make them again."""
+    for module in model.modules():
+        if has_block_form(module):
+            module.keeps_gates = is_kept  # type: ignore[assignment]
+
+
 def _find_forward(module: nn.Module) -> Forward | None:
     """The fused method for this module, by the names of what it holds."""
     weight = next(module.parameters(), None)
     if weight is None or weight.device.type not in _RUNS_ON or weight.dtype not in _TOLERANCE:
         return None
+    if USES_BLOCKS and has_block_form(module):
+        return run_fused_block
     names = {name for name, _ in module.named_children()} | set(vars(module))
     if {"q_proj", "k_proj", "v_proj", "o_proj", "head_dim", "scaling", "config"} <= names:
         return _attend_fused
@@ -232,7 +244,8 @@ def _draw_arguments(module: Any, forward: Forward, draw: torch.Generator) -> dic
         return {"hidden_states": draw_normal(1, 5, weight.shape[0])}
     if forward is _run_gated_mlp:
         return {"x": draw_normal(1, 5, module.gate_proj.in_features)}
-    angles = torch.rand(1, 5, module.head_dim // 2, generator=draw).repeat(1, 1, 2)
+    attention = module.self_attn if forward is run_fused_block else module
+    angles = torch.rand(1, 5, attention.head_dim // 2, generator=draw).repeat(1, 1, 2)
     rotation = tuple(side.to(weight.device, weight.dtype) for side in (angles.cos(), angles.sin()))
-    hidden = draw_normal(1, 5, module.q_proj.in_features)
+    hidden = draw_normal(1, 5, attention.q_proj.in_features)
     return {"hidden_states": hidden, "position_embeddings": rotation, "attention_mask": None}

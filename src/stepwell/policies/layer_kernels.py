@@ -4,6 +4,7 @@
 |---|---|
 | `normalize_rows`, `scale_rows`, `pull_norm` | root-mean-square norm of rows, the same again, its gradients |
 | `multiply_gate`, `pull_gate` | silu(gate) * up, and its gradients |
+| `multiply_halves`, `pull_halves` | the same where gate and up are the halves of each row |
 | `rotate_heads` | rotary positions of heads; its gradient is the same kernel run backwards |
 
 In plain torch each of these is a handful of passes over device memory, with float32 copies kept for the
@@ -21,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 _TILE = 4096
+_PIECE = 1024
 _PROGRAMS = 264
 """Programs of the norm's backward pass, each with its own sum of weight gradients."""
 
@@ -47,8 +49,10 @@ def scale_rows(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     return out
 
 
-def pull_norm(grads: Tensor, x: Tensor, weight: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of x and of the weight."""
+def pull_norm(
+    grads: Tensor, x: Tensor, weight: Tensor, scales: Tensor, added: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of x and of the weight; `added` is a gradient of x from elsewhere, added in the same pass."""
     count, width = x.shape
     x_grads = torch.empty_like(x)
     pad, rows = _choose_tile(width)
@@ -56,8 +60,9 @@ def pull_norm(grads: Tensor, x: Tensor, weight: Tensor, scales: Tensor) -> tuple
     programs = min(_PROGRAMS, num_tiles)
     sums = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     _pull_norm[(programs,)](
-        grads, x, weight, scales, x_grads, sums, count, num_tiles, width, PAD=pad, ROWS=rows, num_warps=8
-    )
+        grads, x, weight, scales, grads if added is None else added, x_grads, sums, count, num_tiles, width,
+        HAS_ADDED=added is not None, PAD=pad, ROWS=rows, num_warps=8,
+    )  # fmt: skip
     return x_grads, sums.sum(0).to(weight.dtype)
 
 
@@ -98,8 +103,8 @@ def _scale_rows(x_ptr, weight_ptr, out_ptr, scale_ptr, count, width, PAD: tl.con
 
 @triton.jit
 def _pull_norm(
-    grad_ptr, x_ptr, weight_ptr, scale_ptr, x_grad_ptr, sum_ptr, count, num_tiles, width,
-    PAD: tl.constexpr, ROWS: tl.constexpr,
+    grad_ptr, x_ptr, weight_ptr, scale_ptr, added_ptr, x_grad_ptr, sum_ptr, count, num_tiles, width,
+    HAS_ADDED: tl.constexpr, PAD: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     column = tl.arange(0, PAD)
@@ -117,6 +122,8 @@ def _pull_norm(
         pull = grad * weight[None, :]
         mean = tl.sum(pull * plain, 1) / width
         x_grad = scale[:, None] * (pull - plain * mean[:, None])
+        if HAS_ADDED:
+            x_grad += tl.load(added_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
         tl.store(x_grad_ptr + at, x_grad.to(x_grad_ptr.dtype.element_ty), mask=is_inside)
     tl.store(sum_ptr + program * width + column, total, mask=column < width)
 
@@ -158,13 +165,63 @@ def _pull_gate(grad_ptr, gate_ptr, up_ptr, gate_grad_ptr, up_grad_ptr, count, BL
     tl.store(up_grad_ptr + at, (grad * gate * share).to(up_grad_ptr.dtype.element_ty), mask=at < count)
 
 
-def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor, *, is_backward: bool = False) -> Tensor:
-    """Rotate a contiguous [N, heads, D] by cos and sin [P, D]; token n has row n % P."""
+def multiply_halves(rows: Tensor) -> Tensor:
+    """silu(left) * right of a contiguous [N, 2 * D]."""
+    count, width = rows.shape[0], rows.shape[1] // 2
+    out = rows.new_empty(count, width)
+    _multiply_halves[(count, triton.cdiv(width, _PIECE))](rows, out, width, BLOCK=_PIECE, num_warps=4)
+    return out
+
+
+def pull_halves(grads: Tensor, rows: Tensor, out: Tensor) -> Tensor:
+    """Gradients of the rows, into `out` (may be `rows`). Turns `grads`, in its place, into the product."""
+    count, width = grads.shape
+    _pull_halves[(count, triton.cdiv(width, _PIECE))](grads, rows, out, width, BLOCK=_PIECE, num_warps=4)
+    return out
+
+
+@triton.jit
+def _multiply_halves(row_ptr, out_ptr, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_inside = column < width
+    gate = tl.load(row_ptr + row * 2 * width + column, mask=is_inside, other=0.0).to(tl.float32)
+    up = tl.load(row_ptr + row * 2 * width + width + column, mask=is_inside, other=0.0).to(tl.float32)
+    # rounded where the plain layer rounds: after the gate, and after the product
+    opened = (gate / (1.0 + tl.exp(-gate))).to(out_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(out_ptr + row * width + column, (opened * up).to(out_ptr.dtype.element_ty), mask=is_inside)
+
+
+@triton.jit
+def _pull_halves(grad_ptr, row_ptr, out_ptr, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_inside = column < width
+    left = row * 2 * width + column
+    gate = tl.load(row_ptr + left, mask=is_inside, other=0.0).to(tl.float32)
+    up = tl.load(row_ptr + left + width, mask=is_inside, other=0.0).to(tl.float32)
+    grad = tl.load(grad_ptr + row * width + column, mask=is_inside, other=0.0).to(tl.float32)
+    share = 1.0 / (1.0 + tl.exp(-gate))
+    gate_grad = grad * up * share * (1.0 + gate * (1.0 - share))
+    tl.store(out_ptr + left, gate_grad.to(out_ptr.dtype.element_ty), mask=is_inside)
+    tl.store(out_ptr + left + width, (grad * gate * share).to(out_ptr.dtype.element_ty), mask=is_inside)
+    opened = (gate * share).to(grad_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(grad_ptr + row * width + column, (opened * up).to(grad_ptr.dtype.element_ty), mask=is_inside)
+
+
+def rotate_heads(
+    x: Tensor, cos: Tensor, sin: Tensor, *, is_backward: bool = False, out: Tensor | None = None
+) -> Tensor:
+    """Rotate [N, heads, D] by cos and sin [P, D]; token n has row n % P. `out` may be x.
+
+    The heads of a token are contiguous; tokens may be further apart.
+    """
     count, heads, width = x.shape
-    out = torch.empty_like(x)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
+    assert x.stride()[1:] == out.stride()[1:] == (width, 1), "the heads of a token must be contiguous"
     half = width // 2
     _rotate_heads[(count,)](
-        x, cos, sin, out, cos.shape[0], heads, half,
+        x, cos, sin, out, x.stride(0), out.stride(0), cos.shape[0], heads, half,
         IS_BACKWARD=is_backward, HEADS=triton.next_power_of_2(heads), HALF=triton.next_power_of_2(half),
         num_warps=4,
     )  # fmt: skip
@@ -173,14 +230,15 @@ def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor, *, is_backward: bool = Fal
 
 @triton.jit
 def _rotate_heads(
-    x_ptr, cos_ptr, sin_ptr, out_ptr, period, heads, half,
+    x_ptr, cos_ptr, sin_ptr, out_ptr, x_step, out_step, period, heads, half,
     IS_BACKWARD: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     head, column = tl.arange(0, HEADS), tl.arange(0, HALF)
     is_column = column < half
     is_inside = (head < heads)[:, None] & is_column[None, :]
-    first = token * heads * 2 * half + head[:, None] * 2 * half + column[None, :]
+    inside = head[:, None] * 2 * half + column[None, :]
+    first = token * x_step + inside
     low = tl.load(x_ptr + first, mask=is_inside, other=0.0).to(tl.float32)
     high = tl.load(x_ptr + first + half, mask=is_inside, other=0.0).to(tl.float32)
     angle = (token % period) * 2 * half + column
@@ -194,5 +252,6 @@ def _rotate_heads(
     else:
         new_low = low * cos_low - high * sin_low
         new_high = high * cos_high + low * sin_high
-    tl.store(out_ptr + first, new_low.to(out_ptr.dtype.element_ty), mask=is_inside)
-    tl.store(out_ptr + first + half, new_high.to(out_ptr.dtype.element_ty), mask=is_inside)
+    to = token * out_step + inside
+    tl.store(out_ptr + to, new_low.to(out_ptr.dtype.element_ty), mask=is_inside)
+    tl.store(out_ptr + to + half, new_high.to(out_ptr.dtype.element_ty), mask=is_inside)

@@ -270,4 +270,6 @@ def _read_options(policy: Policy) -> dict[str, Any]:
 def _describe_checkpointing(policy: Any) -> str:
     if policy.model.is_gradient_checkpointing:
         return "full"
-    return "selective" if policy.recomputes_outputs else "none"
+    if not policy.recomputes_outputs:
+        return "none"
+    return "selective" if policy.keeps_gates else "mlp"
