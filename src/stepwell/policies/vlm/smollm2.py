@@ -11,8 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from stepwell.policies.smollm2 import SMOLLM2_REVISION, get_cached_smollm2
 from stepwell.policies.vlm.llava import (
     DRAW,
@@ -35,6 +33,7 @@ def build_smollm2_vlm_key(seed: int) -> str:
 
 def create_smollm2_vlm(directory: Path, seed: int = 0) -> None:
     """Write the model as a Hugging Face directory."""
+    import torch
     from transformers import AutoConfig, AutoTokenizer
 
     base = get_cached_smollm2()
@@ -50,16 +49,20 @@ def create_smollm2_vlm(directory: Path, seed: int = 0) -> None:
     save_llava(model.to(torch.bfloat16), tokenizer, directory)
 
 
-@torch.no_grad()
 def _load_decoder(model: Any, base: Path) -> None:
+    import torch
     from safetensors.torch import load_file
 
-    weights = {
-        name.removeprefix("model."): tensor for name, tensor in load_file(base / "model.safetensors").items()
-    }
-    words = weights["embed_tokens.weight"].float()
-    weights["embed_tokens.weight"] = torch.cat([words, words.mean(dim=0, keepdim=True)])  # of the image token
-    decoder = model.model.language_model
-    decoder.load_state_dict({name: weights[name] for name in decoder.state_dict()})
-    model.tie_weights()
-    model.model.multi_modal_projector.linear_2.weight *= words.pow(2).mean().sqrt()
+    with torch.no_grad():
+        weights = {
+            name.removeprefix("model."): tensor
+            for name, tensor in load_file(base / "model.safetensors").items()
+        }
+        words = weights["embed_tokens.weight"].float()
+        weights["embed_tokens.weight"] = torch.cat(
+            [words, words.mean(dim=0, keepdim=True)]
+        )  # of the image token
+        decoder = model.model.language_model
+        decoder.load_state_dict({name: weights[name] for name in decoder.state_dict()})
+        model.tie_weights()
+        model.model.multi_modal_projector.linear_2.weight *= words.pow(2).mean().sqrt()

@@ -19,8 +19,9 @@ from stepwell.runs.plan.memory import MemoryEstimate
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.text import format_count, format_line, format_sizes
 
-NUM_SHOWN = 8
-"""Training tasks that a plan draws: enough to see that there are many, without waiting for all."""
+NUM_SHOWN, NUM_SHOWN_SLOW = 8, 4
+"""Demonstrated episodes that a plan plays: enough for a typical length, without waiting for many. Fewer where
+images are drawn or the environment waits for a browser or a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class LanguagePlan(BasePlan):
             between = float(first - system)
             own = first - system + turns * reply + (turns - 1) * between
             return EpisodeTokens(system, first, reply, between, turns, own)
-        shown = self.components.demonstrations(NUM_SHOWN, 0.3, config.seed)
+        num_shown = NUM_SHOWN_SLOW if opened.images or envs.waits else NUM_SHOWN
+        shown = self.components.demonstrations(num_shown, 0.3, config.seed)
         if (warning := language.describe_imbalance(shown)) is not None:
             self.warnings.append(warning)
         steps = [step for t in shown for step in t.steps]

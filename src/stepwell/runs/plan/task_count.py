@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from stepwell.core import Task
 
-MAX_SECONDS = 0.1
+MAX_SECONDS = 0.05
 MIN_TASKS = 2
 
 

@@ -6,9 +6,10 @@ so that there is a way from everywhere to everywhere. Lengths are in metres, who
 
 from __future__ import annotations
 
-import heapq
 import random
 import sqlite3
+
+import numpy as np
 
 from stepwell.envs.web.sites.seeding.words import SiteWords, shorten_name
 
@@ -59,14 +60,17 @@ def seed_map(db: sqlite3.Connection, rng: random.Random, words: SiteWords) -> No
 
 
 def _seed_roads(db: sqlite3.Connection, spots: list[tuple[int, int]], num_cities: int) -> None:
-    def measure(a: int, b: int) -> int:
-        return max(10, (abs(spots[a][0] - spots[b][0]) + abs(spots[a][1] - spots[b][1])) // 10 * 10)
-
+    """Every place is joined to the nearest ones; of equal distances, the first places count as nearer."""
+    places = np.array(spots)
+    apart = np.abs(places[:, None] - places[None]).sum(axis=2) // 10 * 10
+    lengths = np.maximum(10, apart)
+    others = lengths.copy()
+    np.fill_diagonal(others, np.iinfo(others.dtype).max)
+    nearest = np.argsort(others, axis=1, kind="stable")[:, :ROADS_PER_PLACE]
     pairs = {(n, n + 1) for n in range(num_cities - 1)}
     pairs |= {(n, n + num_cities) for n in range(len(spots) - num_cities)}
-    for a in range(len(spots)):
-        others = ((measure(a, b), b) for b in range(len(spots)) if b != a)
-        pairs |= {(min(a, b), max(a, b)) for _, b in heapq.nsmallest(ROADS_PER_PLACE, others)}
+    for a, row in enumerate(nearest.tolist()):
+        pairs |= {(min(a, b), max(a, b)) for b in row}
     for a, b in sorted(pairs):
-        length = measure(a, b)
+        length = int(lengths[a, b])
         db.executemany("INSERT INTO roads VALUES (?, ?, ?)", [(a + 1, b + 1, length), (b + 1, a + 1, length)])

@@ -62,9 +62,15 @@ class SiteWords:
 
     def draw_day(self, rng: random.Random) -> str:
         """A date before today."""
-        year = "" if len(self.today) > 5 else "2026-"
-        day = date.fromisoformat(year + self.today) - timedelta(days=rng.randint(1, self.table["days"]))
-        return str(day)[len(year) :]
+        return _list_days(self.today, self.table["days"])[rng.randint(1, self.table["days"])]
+
+
+@cache
+def _list_days(today: str, num_days: int) -> tuple[str, ...]:
+    """Today and the days before it, written as today is: with the year or without."""
+    year = "" if len(today) > 5 else "2026-"
+    last = date.fromisoformat(year + today)
+    return tuple(str(last - timedelta(days=n))[len(year) :] for n in range(num_days + 1))
 
 
 @cache
