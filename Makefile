@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo_seed ?= 0
 
-EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill browsergym
+EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot maniskill browsergym trackers
 
 # Test modules are compiled once for all processes and runs, even where Python was told to keep nothing.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest

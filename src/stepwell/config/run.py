@@ -313,6 +313,12 @@ class MonitorConfig(Settings):
     console: bool = Field(True, description="progress on the terminal, or plain lines without one")
     tensorboard: bool = Field(True, description="curves for TensorBoard in the run's folder")
     wandb: bool = Field(False, description="needs the package wandb")
+    trackio: bool = Field(False, description="Trackio's local database; needs the extra trackio")
+    mlflow: bool = Field(
+        False,
+        description="MLflow, in `mlflow.db` beside the run's folder or where MLFLOW_TRACKING_URI points; "
+        "needs the extra mlflow",
+    )
     report: bool = Field(True, description="write report.html at the end")
 
 

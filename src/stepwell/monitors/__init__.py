@@ -1,4 +1,4 @@
-"""Monitors of a run: console, `metrics.jsonl`, TensorBoard, W&B and the HTML report."""
+"""Monitors of a run: console, `metrics.jsonl`, TensorBoard, W&B, Trackio, MLflow and the HTML report."""
 
 from stepwell.core.renamed import renamed_names
 from stepwell.monitors.base import EntryKind, LogEntry, Monitor, Monitors, RunInfo

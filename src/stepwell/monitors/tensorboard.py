@@ -26,6 +26,12 @@ FOLDER_NAME = "tensorboard"
 GROUPS = {"update": "train", "eval": "eval", "warm_start": "warm_start"}
 
 
+def name_values(entry: LogEntry) -> dict[str, float]:
+    """The values of an entry under the names that dashboards show: `train/reward`, `eval/success`."""
+    group = GROUPS[entry.kind]
+    return {f"{group}/{name}": value for name, value in entry.values.items()}
+
+
 class TensorboardMonitor(Monitor):
     """Writes event files that `tensorboard --logdir runs` shows live."""
 
@@ -62,9 +68,7 @@ class TensorboardMonitor(Monitor):
         if entry.kind == "event":
             self._write_text("events", entry.text)
             return
-        group = GROUPS[entry.kind]
-        places = {f"{group}/{name}": value for name, value in entry.values.items()}
-        places[f"{group}/env_steps"] = entry.env_steps
+        places = name_values(entry) | {f"{GROUPS[entry.kind]}/env_steps": entry.env_steps}
         values = [Summary.Value(tag=tag, simple_value=float(value)) for tag, value in places.items()]
         self._write_event(summary=Summary(value=values), step=entry.update)
 

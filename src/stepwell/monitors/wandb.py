@@ -14,7 +14,7 @@ from typing import Any
 
 from stepwell.core.errors import ConfigError
 from stepwell.monitors.base import LogEntry, Monitor, RunInfo
-from stepwell.monitors.tensorboard import GROUPS
+from stepwell.monitors.tensorboard import name_values
 
 
 class WandbMonitor(Monitor):
@@ -46,11 +46,8 @@ class WandbMonitor(Monitor):
     def record(self, entry: LogEntry) -> None:
         if entry.kind == "event":  # messages are for the console and metrics.jsonl
             return
-        group = GROUPS[entry.kind]
-        figures = {f"{group}/{name}": value for name, value in entry.values.items()}
-        self._run.log(
-            {"update": entry.update, "time_s": entry.time_s, "env_steps": entry.env_steps, **figures}
-        )
+        times = {"update": entry.update, "time_s": entry.time_s, "env_steps": entry.env_steps}
+        self._run.log(times | name_values(entry))
 
     def close(self) -> None:
         if self._run is not None:

@@ -31,11 +31,13 @@ from stepwell.monitors.console import ConsoleMonitor
 from stepwell.monitors.files import atomic_write
 from stepwell.monitors.jsonl import FILE_NAME as METRICS
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries
+from stepwell.monitors.mlflow import MlflowMonitor
 from stepwell.monitors.notebook import NotebookMonitor, is_notebook
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import SuccessScore, Summary, read_summary, write_summary
 from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.timeline import write_timeline
+from stepwell.monitors.trackio import TrackioMonitor
 from stepwell.monitors.wandb import WandbMonitor
 from stepwell.policies.numerics import set_numerics
 from stepwell.runs.build.components import Components
@@ -241,6 +243,10 @@ def _make_monitors(config: RunConfig) -> list[Monitor]:
         chosen.append(TensorboardMonitor())
     if config.monitor.wandb:
         chosen.append(WandbMonitor())
+    if config.monitor.trackio:
+        chosen.append(TrackioMonitor())
+    if config.monitor.mlflow:
+        chosen.append(MlflowMonitor())
     return chosen
 
 
