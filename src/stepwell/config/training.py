@@ -18,6 +18,11 @@ class OptimizerConfig(Settings):
     muon_learning_rate: float = Field(3e-3, gt=0, description="of Muon, scaled to AdamW's size of update")
     weight_decay: float = Field(0.0, ge=0, description="shrinks weights by this share times the rate")
     beta2: float = Field(0.99, gt=0, lt=1, description="AdamW's memory of squared gradients")
+    state: Literal["full", "8bit", "offload"] = Field(
+        "full",
+        description="how AdamW's moments are kept: in full on the device, in 8 bits, or in the host's memory "
+        "(Muon's momentum stays as it is)",
+    )
     grad_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
 
 

@@ -2,7 +2,7 @@
 
 `adamw` for everything; or `muon`, which orthogonalises the momentum of every hidden weight
 matrix and leaves embeddings, heads, norms and vectors to AdamW. On the tiny models Muon needs
-about half the updates.
+about half the updates. AdamW's moments can be kept in 8 bits or in the host's memory (`compact_adamw.py`).
 
 Both have one interface: `clip_gradients`, `step`, `state_dict`, `load_state_dict`, `set_rate(share)`.
 
@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from stepwell.config.training import OptimizerConfig
 from stepwell.core import DivergenceError, InputError, WeightsError
+from stepwell.training.compact_adamw import ByteMoments, CompactAdamW, HostMoments
 from stepwell.training.muon import Muon
 
 MOMENTUM = 0.95
@@ -63,15 +64,7 @@ class Optimizer:
         groups = _group_by_role([(n, p) for n, p in named if id(p) not in owned], rate, critic_rate)
         self._parts: list[torch.optim.Optimizer] = []
         if groups:
-            self._parts.append(
-                torch.optim.AdamW(
-                    groups,
-                    lr=rate,
-                    betas=(_BETA1, config.beta2),
-                    weight_decay=config.weight_decay,
-                    fused=True if all(p.is_cuda for group in groups for p in group["params"]) else None,
-                )
-            )
+            self._parts.append(_make_adamw(groups, config))
         if hidden:
             self._parts.append(
                 Muon(
@@ -155,6 +148,19 @@ class Optimizer:
         with torch.no_grad():
             for i, (_, original) in enumerate(self._originals.values()):
                 original.copy_(states[-1][str(i)])
+
+
+def _make_adamw(groups: list[dict[str, Any]], config: OptimizerConfig) -> torch.optim.Optimizer:
+    """AdamW with its moments where the settings want them."""
+    given: dict[str, Any] = {
+        "lr": config.learning_rate,
+        "betas": (_BETA1, config.beta2),
+        "weight_decay": config.weight_decay,
+    }
+    if config.state != "full":
+        return CompactAdamW(groups, HostMoments() if config.state == "offload" else ByteMoments(), **given)
+    is_fused = all(p.is_cuda for group in groups for p in group["params"])
+    return torch.optim.AdamW(groups, fused=True if is_fused else None, **given)
 
 
 def _group_by_role(

@@ -65,13 +65,16 @@ class MemoryEstimate:
     @property
     def optimizer_bytes(self) -> int:
         """AdamW keeps two numbers per parameter, Muon one; 16-bit weights have a float32 original."""
-        count, unit = 2 * self.num_trained, max(_BYTES[self.config.policy.dtype], 4)
+        unit, hidden = max(_BYTES[self.config.policy.dtype], 4), 0
         if self.config.train.optimizer.kind == "muon":
             whole = self.config.policy.lora is None
-            count -= self.size.num_hidden_matrices if whole else self.size.num_linear
+            hidden = self.size.num_hidden_matrices if whole else self.size.num_linear
+        per_moment = {"full": float(unit), "8bit": 1 + 4 / 256, "offload": 0.0}
+        moments = 2 * (self.num_trained - hidden) * per_moment[self.config.train.optimizer.state]
+        originals = 0
         if self.config.policy.dtype == "bfloat16" and self.config.policy.lora is None:
-            count += self.num_trained
-        return count * unit
+            originals = self.num_trained
+        return round(moments) + (hidden + originals) * unit
 
     @property
     def _cache_floats(self) -> int:
