@@ -22,6 +22,7 @@ _EXAMPLES = (
     ("stepwell train --resume runs/NAME", "continue from the last checkpoint"),
     ("stepwell train --resume runs/NAME train.num_updates=600", "continue for longer"),
     ("stepwell train demo --agent my_agent.py:agent", "an agent of your own, through the gateway"),
+    ("stepwell train my.toml workers.mode=stream --address auto", "workers on a Ray cluster"),
     ("stepwell train my.toml recipe.name=awr offline.pool=pool.db", "from stored trajectories"),
 )
 
@@ -53,6 +54,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--tasks", metavar="FILE", help="its tasks: JSONL, Parquet, CSV, … (own_agent.tasks); default: env's"
     )
+    parser.add_argument(
+        "--address",
+        metavar="CLUSTER",
+        help="place workers on a Ray cluster: auto, HOST:6379, ray://HOST:10001, or local "
+        "(workers.backend and workers.ray.address)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.set_defaults(folder=None, began=0.0)
 
@@ -78,9 +85,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--resume continues with the run's own agent and tasks; leave out --agent and --tasks"
         )
+    if args.address:
+        settings += ["workers.backend=ray", f"workers.ray.address={json.dumps(args.address)}"]
     config = (
         read_settings(settings, default=resume) if args.env is None else _read_for_env(args.env, settings)
     )
+    if args.address and config.workers.mode == "off":
+        raise ConfigError("--address places workers, and this run has none: set workers.mode=stream")
     if args.dry_run and resume is not None:
         from stepwell.runs.run_record import check_changes, read_record
 

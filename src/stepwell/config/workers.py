@@ -24,7 +24,8 @@ class SimulatorsConfig(Settings):
     num_workers: int = Field(2, ge=1, description="simulator processes")
     env_batches: int = Field(2, ge=1, description="environment batches per simulator")
     batch_size: int = Field(8, ge=1, description="vectorised environments per batch")
-    devices: tuple[str, ...] = Field((), description="such as cuda:0; empty: the CPU's cores")
+    devices: tuple[str, ...] = Field((), description="such as cuda:0, or HOST/cpu; empty: the CPU's cores")
+    num_cpus: float = Field(1.0, gt=0, description="of a Ray node, reserved for each")
 
 
 class GeneratorsConfig(Settings):
@@ -48,13 +49,32 @@ class GeneratorsConfig(Settings):
         "language model, whose engine lets new requests join",
     )
     num_threads: int | None = Field(None, ge=1, description="of the CPU, each; None: torch's choice")
-    devices: tuple[str, ...] = Field((), description="such as cuda:0, in turn; empty: policy.device")
+    devices: tuple[str, ...] = Field(
+        (), description="such as cuda:0, or HOST/cuda:0, in turn; empty: policy.device"
+    )
+    num_cpus: float | None = Field(
+        None, gt=0, description="of a Ray node, reserved for each; None: num_threads, or 1"
+    )
 
 
 class TrainersConfig(Settings):
     """Who learns."""
 
     devices: tuple[str, ...] = Field((), description="such as cuda:0; empty: policy.device")
+
+
+class RayConfig(Settings):
+    """The Ray cluster of `backend = "ray"`."""
+
+    address: str = Field(
+        "auto",
+        description="of the cluster: auto (the one of this machine), HOST:6379 (this machine belongs to it), "
+        "ray://HOST:10001, or local (started for this run)",
+    )
+    strategy: Literal["spread", "pack"] = Field(
+        "spread", description="workers on many nodes, or on few, as far as there is room"
+    )
+    wait_s: float = Field(60.0, gt=0, description="how long to wait for room in the cluster")
 
 
 class WorkersConfig(Settings):
@@ -71,6 +91,11 @@ class WorkersConfig(Settings):
     processes: bool = Field(
         True, description="simulators and generators are processes; false: threads of this one, for tests"
     )
+    backend: Literal["local", "ray"] = Field(
+        "local",
+        description="local: processes here, and on hosts that devices name; ray: actors of a cluster",
+    )
+    ray: RayConfig = Field(default_factory=RayConfig)
     simulators: SimulatorsConfig = Field(default_factory=SimulatorsConfig)
     generators: GeneratorsConfig = Field(default_factory=GeneratorsConfig)
     trainers: TrainersConfig = Field(default_factory=TrainersConfig)

@@ -75,6 +75,26 @@ def encode(frame: Frame, *, is_checked: bool = False) -> tuple[list[Buffer], int
     return [head + filled, *payload], len(head) + len(filled) + size
 
 
+def encode_text(frame: Frame) -> bytes:
+    """Operation, header and the kinds of the arrays, for a transport that carries the arrays beside them."""
+    for array in frame.arrays:
+        if array.dtype not in _NAMES:
+            raise InputError(f"arrays of dtype {array.dtype} cannot be sent; convert to a number type")
+    described = [[_NAMES[array.dtype], array.shape] for array in frame.arrays]
+    return _encode_json({"op": frame.op, "header": frame.header, "arrays": described})
+
+
+def decode_text(text: Buffer, arrays: Sequence[AnyArray]) -> Frame:
+    """The frame of `encode_text` and the arrays that came with it. They must be those it describes."""
+    op, header, specs = _parse_text(text)
+    found = [(array.dtype, array.shape) for array in arrays]
+    if found != specs:
+        raise EncodingError(f"the frame describes the arrays {specs}, but {found} came with it")
+    for array in arrays:
+        array.setflags(write=False)
+    return Frame(op, header, arrays)
+
+
 def to_bytes(frame: Frame) -> bytes:
     """The frame as bytes with a checked payload, for a network."""
     parts, _ = encode(frame, is_checked=True)
@@ -96,6 +116,11 @@ def decode(data: Buffer) -> Frame:
     """The frame that `encode` wrote; damaged or foreign bytes raise `EncodingError`."""
     view = memoryview(data).toreadonly().cast("B")
     text, payload = _split_frame(view)
+    op, header, specs = _parse_text(text)
+    return Frame(op, header, _read_arrays(payload, specs))
+
+
+def _parse_text(text: Buffer) -> tuple[str, dict[str, Any], list[tuple[np.dtype[Any], tuple[int, ...]]]]:
     try:
         value, end = _DECODER.raw_decode(words := str(text, "utf-8"))
         if end != len(words):
@@ -108,7 +133,7 @@ def decode(data: Buffer) -> Frame:
         raise EncodingError(f"the frame's header is not valid: {error!r}") from error
     if type(op) is not str or type(header) is not dict or len(value) != 3:
         raise EncodingError("the frame's header must hold an operation, a header and arrays")
-    return Frame(op, header, _read_arrays(payload, specs))
+    return op, header, specs
 
 
 def _split_frame(view: memoryview) -> tuple[memoryview, memoryview]:

@@ -3,6 +3,9 @@
     Simulator   hosts environment batches; resets and steps give turns
     Generator   has a copy of the policy; requests give samples
 
+    Launcher    starts a worker somewhere: a process here, an actor of Ray, a process of another machine
+    WorkerLink  one started worker: calls out, answers in, its end. `worker_process.py` restarts it
+
 The driver of an asynchronous rollout does not know whether a worker is a process that shares memory, a
 machine behind HTTP, or a modelled device with invented latencies.
 
@@ -16,11 +19,12 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stepwell.core import Request, Sampled, Task
+from stepwell.core import Request, Sampled, Task, WorkerError
+from stepwell.core.frames import Frame
 from stepwell.envs.turns import Turn
 
 
@@ -80,4 +84,53 @@ class Generator(Worker, Protocol):
 
     async def forget(self) -> None:
         """Drop caches of earlier conversations."""
+        ...
+
+
+class WorkerLink(Protocol):
+    """One started worker as its parent sees it. Frames are the same wherever it runs.
+
+    Every call ends: with its answer, or with the `WorkerError` of `end`.
+    """
+
+    number: int  # of this start: 1, 2, …
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended or is being ended."""
+        ...
+
+    async def call(self, frame: Frame) -> Frame:
+        """Send a call and wait for its answer. An answer that is an error is raised."""
+        ...
+
+    def find_trouble(self, hang_s: float) -> str | None:
+        """Why it should be ended ("" if it is dead already); None while all is well."""
+        ...
+
+    def read_state(self) -> tuple[int | None, float, float]:
+        """Its process id, its memory in MB, and the time since its last sign of life."""
+        ...
+
+    def was_ended_by_others(self) -> bool:
+        """Whether a person, a system short of memory or the loss of a machine ended it."""
+        ...
+
+    def give_up(self, why: str) -> None:
+        """Give it up for this reason ("": it has ended) and report it to `on_lost`."""
+        ...
+
+    async def end(self, why: str = "", *, grace_s: float = 0.0) -> WorkerError:
+        """End it, free what it holds and fail the pending calls; the error says how it ended."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts the workers of one kind of place."""
+
+    async def launch_worker(self, name: str, number: int, on_lost: Callable[[Any], None]) -> WorkerLink:
+        """Start a worker that waits for its first frame. `on_lost` is called once, with the link.
+
+        Raises `WorkerError` if it cannot be started now.
+        """
         ...

@@ -1,7 +1,7 @@
-"""A generator in a process of its own on this machine.
+"""A generator in a process of its own, on this machine or, with a `launcher`, elsewhere.
 
-The parent keeps a copy of the weights that were published last. A restarted worker gets them before its first
-call, so that a crash never takes the policy back to an earlier version.
+The parent keeps a copy of the weights that were published last, one for all generators of a run. A restarted
+worker gets them before its first call, so that a crash never takes the policy back to an earlier version.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from stepwell.core import JSON, StepwellError, WorkerError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import Frame
 from stepwell.workers.clients import GeneratorClient
-from stepwell.workers.worker_connection import WorkerConnection
+from stepwell.workers.contracts import WorkerLink
+from stepwell.workers.weight_bytes import copy_arrays
 from stepwell.workers.worker_process import WorkerProcess
 
 
@@ -65,7 +64,7 @@ class GeneratorProcess(WorkerProcess):
         if op != "load_weights":
             return await super().call(op, header, arrays, timeout_s=timeout_s)
         before = self._published, self._fingerprint
-        copies = await asyncio.to_thread(lambda: [np.array(array) for array in arrays])
+        copies = await asyncio.to_thread(copy_arrays, arrays)
         self._published, self._fingerprint = Frame(op, header, copies), None
         try:
             answer = await super().call(op, header, copies, timeout_s=timeout_s)
@@ -76,7 +75,7 @@ class GeneratorProcess(WorkerProcess):
         self._fingerprint = answer.header["fingerprint"]
         return answer
 
-    async def _restore_weights(self, connection: WorkerConnection) -> None:
+    async def _restore_weights(self, connection: WorkerLink) -> None:
         if self._published is None:
             return
         answer = await connection.call(self._published)

@@ -71,6 +71,11 @@ class HeartbeatPage:
         """Resident memory at the last heartbeat."""
         return self._values[_MEMORY]
 
+    @property
+    def num_calls(self) -> int:
+        """Calls that are being answered."""
+        return int(self._values[_CALLS])
+
     def close(self) -> None:
         """Unmap the page."""
         self._values.release()

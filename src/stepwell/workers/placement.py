@@ -4,7 +4,9 @@
     hybrid          each device hosts a trainer and either simulators or a generator
     disaggregated   rollout devices (simulators, generators) apart from trainer devices
 
-A device is `cpu`, `cuda:0`, … of this machine, or `HOST/cuda:0` of another. Defaults: generators and trainers
+A device is `cpu`, `cuda:0`, … of this machine, or `HOST/cpu`, `HOST/cuda:0` of another that serves workers
+(`stepwell serve worker`). With `workers.backend = "ray"` simulators and generators get devices of the cluster
+(`ray_cluster.py`). Trainers are on this machine. Defaults: generators and trainers
 get `policy.device` (in `hybrid`, trainers get all named devices). Simulators get the cores of the CPU, which
 all placements share; in `hybrid` the cores can be named like any other device.
 
@@ -52,8 +54,10 @@ def resolve_placement(config: WorkersConfig, policy_device: str, available: Sequ
     """The placement on these devices. `available` always includes the cores (`cpu`)."""
     simulators, generators, trainers = _list_named_devices(config, policy_device)
     for kind, devices in (("simulators", simulators), ("generators", generators), ("trainers", trainers)):
-        _check_available(kind, devices, available)
-    is_shared = simulators == (CORES,) and not (config.placement == "hybrid" and config.simulators.devices)
+        elsewhere = [] if kind == "trainers" else _list_elsewhere(config, devices)
+        _check_available(kind, devices, [*available, *elsewhere])
+    are_cores = all(device.rpartition("/")[2] == CORES for device in simulators)
+    is_shared = are_cores and not (config.placement == "hybrid" and config.simulators.devices)
     check = {"colocated": _check_colocated, "hybrid": _check_hybrid, "disaggregated": _check_disaggregated}
     check[config.placement](() if is_shared else simulators, generators, trainers)
     return DevicePlacement(
@@ -116,14 +120,21 @@ def _list_named_devices(config: WorkersConfig, policy_device: str) -> tuple[tupl
     return simulators or (CORES,), generators, trainers
 
 
+def _list_elsewhere(config: WorkersConfig, devices: Sequence[str]) -> list[str]:
+    """Devices that this machine cannot check: of the cluster, or of a host that serves workers."""
+    return [device for device in devices if config.backend == "ray" or "/" in device]
+
+
 def _normalize_device(device: str) -> str:
     return f"{device}:0" if device.rpartition("/")[2] == "cuda" else device
 
 
 def _check_available(kind: str, devices: Sequence[str], available: Sequence[str]) -> None:
     if missing := [device for device in devices if device not in available]:
+        only = " Trainers are on this machine." if "/" in missing[0] else ""
         raise ConfigError(
-            f"workers.{kind}.devices: there is no {missing[0]} here; this machine has {', '.join(available)}"
+            f"workers.{kind}.devices: there is no {missing[0]} here; this machine has "
+            f"{', '.join(available)}.{only}"
         )
     one_each = devices if kind != "trainers" else [device for device in devices if device != CORES]
     if len(set(one_each)) < len(one_each):

@@ -1,4 +1,4 @@
-"""A simulator in a process of its own on this machine."""
+"""A simulator in a process of its own, on this machine or, with a `launcher`, elsewhere."""
 
 from __future__ import annotations
 

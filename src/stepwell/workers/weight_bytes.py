@@ -1,13 +1,16 @@
 """Weights as bytes: tensors of any dtype, numpy arrays too, by name, without pickle.
 
 A tensor is sent as its raw bytes with the name of its dtype (numpy has no bfloat16) and its shape.
+`PackedWeights` go to several generators: they are packed and copied once, and a transport may keep what it
+made of them (Ray: one object, which every node fetches once).
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +21,47 @@ from stepwell.core.arrays import AnyArray
 Header = dict[str, Any]
 
 
+class SharedArrays(list[AnyArray]):
+    """Arrays that several workers get and nobody changes. `handle` belongs to the transport."""
+
+    handle: Any = None
+
+
+class PackedWeights(Mapping[str, Any]):
+    """Named weights for several generators."""
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        self._weights = weights
+        self._packed: tuple[Header, SharedArrays] | None = None
+        self._lock = threading.Lock()
+
+    def pack_once(self) -> tuple[Header, SharedArrays]:
+        """Header and bytes; the first call makes them, in any thread."""
+        with self._lock:
+            if self._packed is None:
+                header, arrays = pack_weights(self._weights)
+                self._packed = header, copy_arrays(arrays)
+            return self._packed
+
+    def __getitem__(self, name: str) -> Any:
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def copy_arrays(arrays: Sequence[AnyArray]) -> SharedArrays:
+    """Arrays that nobody else changes: copies, unless they are shared already."""
+    return arrays if isinstance(arrays, SharedArrays) else SharedArrays(map(np.array, arrays))
+
+
 def pack_weights(weights: Mapping[str, Any]) -> tuple[Header, list[AnyArray]]:
     """Named tensors or arrays as header and bytes. Those in CPU memory are not copied."""
+    if isinstance(weights, PackedWeights):
+        return weights.pack_once()
     import torch
 
     named, raw = [], []

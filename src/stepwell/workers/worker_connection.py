@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stepwell.core import EncodingError, StepwellError, WorkerError
 from stepwell.core.child_process import ChildProcess
+from stepwell.core.fork_server import prepare_server
 from stepwell.core.frames import Frame
 from stepwell.envs.codecs import unpack_error
 from stepwell.workers.heartbeat import PAGE_BYTES, HeartbeatPage
@@ -29,6 +30,30 @@ from stepwell.workers.shared_memory import LARGE_BYTES, create_shared_file
 
 MAX_LOG_BYTES = 1 << 24
 _LINGER_S, _POLL_S = 30.0, 0.002  # a busy machine may need seconds to end a process that closed its socket
+
+
+class ProcessLauncher:
+    """Starts workers as processes of this machine, warm where that is possible."""
+
+    def __init__(self, environment: Mapping[str, str], imports: Sequence[str], heartbeat_s: float) -> None:
+        self._environment, self._imports, self._heartbeat_s = environment, imports, heartbeat_s
+
+    async def launch_worker(
+        self, name: str, number: int, on_lost: Callable[[WorkerConnection], None]
+    ) -> WorkerConnection:
+        """A started process that waits for its first frame."""
+        await asyncio.to_thread(prepare_server, self._environment, self._imports)  # may take seconds
+        try:
+            return WorkerConnection(
+                name,
+                number,
+                environment=self._environment,
+                imports=self._imports,
+                heartbeat_s=self._heartbeat_s,
+                on_lost=on_lost,
+            )
+        except OSError as error:
+            raise WorkerError(f"worker {name} cannot be started: {error}") from error
 
 
 class WorkerConnection:
@@ -126,6 +151,15 @@ class WorkerConnection:
                 future.set_result(frame)
 
     # --- watching -------------------------------------------------------------------------
+
+    def read_state(self) -> tuple[int | None, float, float]:
+        """Its process id, its memory in MB, and the time since its last heartbeat."""
+        page = self.heartbeat
+        return self.pid, page.memory_mb, page.silent_s if page.memory_mb else 0.0
+
+    def was_ended_by_others(self) -> bool:
+        """Whether a person, or a system short of memory, has killed it."""
+        return self.child.was_killed_by_others()
 
     def find_trouble(self, hang_s: float) -> str | None:
         """Why it should be ended ("" if it is dead already); None while all is well."""

@@ -1,8 +1,11 @@
 """A worker process that is restarted when it dies or hangs.
 
-    call ─► _get_ready ─► WorkerConnection.call ─► answer
+    call ─► _get_ready ─► WorkerLink.call ─► answer
               ▲
-              └── _start_ready: new process, `on_start` ◄── _replace ◄── its end, _watch
+              └── _start_ready: Launcher, `on_start` ◄── _replace ◄── its end, _watch
+
+The process is one of this machine, unless a `launcher` starts it elsewhere: as an actor of a Ray cluster
+(`ray_link.py`), or on a machine that serves workers (`http_link.py`). What follows holds for all of them.
 
 Every pending call of a process that dies, hangs (`heartbeat.py`) or exceeds its own `timeout_s` raises
 `WorkerError`. New calls wait for the next process. Restarts follow each other at growing intervals and stop
@@ -28,23 +31,24 @@ from typing import Any
 from stepwell.core import JSON, StepwellError, WorkerError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.child_process import limit_threads
-from stepwell.core.fork_server import MODEL_MODULES, prepare_server
+from stepwell.core.fork_server import MODEL_MODULES
 from stepwell.core.frames import Frame
-from stepwell.workers.contracts import WorkerHealth
-from stepwell.workers.worker_connection import WorkerConnection
+from stepwell.workers.contracts import Launcher, WorkerHealth, WorkerLink
+from stepwell.workers.worker_connection import ProcessLauncher
 
 SIMULATOR_MODULES = ("numpy", "stepwell.workers.hosts", "stepwell.workers.shared_link")
 MAX_FAILED_STARTS = 3
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.02, 10.0
 _CLOSE_S = 2.0
-OnStart = Callable[[WorkerConnection], Awaitable[None]]
+OnStart = Callable[[WorkerLink], Awaitable[None]]
 
 
 class WorkerProcess:
     """A process of `kind` ("simulator" or "generator"), built from JSON settings.
 
     The first call starts it, or `start`. `environment` adds environment variables, such as
-    CUDA_VISIBLE_DEVICES. If `num_threads` is None, the libraries choose.
+    CUDA_VISIBLE_DEVICES. If `num_threads` is None, the libraries choose. A `launcher` starts it elsewhere and
+    has its own view of both.
     """
 
     def __init__(
@@ -60,19 +64,23 @@ class WorkerProcess:
         start_timeout_s: float = 600.0,
         max_restarts: int = 100,
         on_start: OnStart | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         self.name = name
         self.num_restarts = 0
         paths = [path or os.getcwd() for path in sys.path]
         self._frame = Frame(kind, {"settings": dict(settings), "path": paths})
-        threads = limit_threads(num_threads) if num_threads else {}
-        self._environment = {**os.environ, **threads, **(environment or {})}
-        self._imports = MODEL_MODULES if kind == "generator" else SIMULATOR_MODULES
         self._heartbeat_s, self._hang_s = min(heartbeat_s, hang_s / 4), hang_s
+        if launcher is None:
+            threads = limit_threads(num_threads) if num_threads else {}
+            variables = {**os.environ, **threads, **(environment or {})}
+            imports = MODEL_MODULES if kind == "generator" else SIMULATOR_MODULES
+            launcher = ProcessLauncher(variables, imports, self._heartbeat_s)
+        self._launcher = launcher
         self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
         self._on_start = on_start
-        self._connection: WorkerConnection | None = None
-        self._starting: asyncio.Task[WorkerConnection] | None = None
+        self._connection: WorkerLink | None = None
+        self._starting: asyncio.Task[WorkerLink] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._num_started = self._num_failed = 0
         self._is_closed = False
@@ -114,9 +122,8 @@ class WorkerProcess:
         connection = self._connection
         if connection is None or connection.is_over:
             return WorkerHealth(self.name, None, 0.0, self.num_restarts, False, 0.0)
-        page = connection.heartbeat
-        silent_s = page.silent_s if page.memory_mb else 0.0
-        return WorkerHealth(self.name, connection.pid, page.memory_mb, self.num_restarts, True, silent_s)
+        pid, memory_mb, silent_s = connection.read_state()
+        return WorkerHealth(self.name, pid, memory_mb, self.num_restarts, True, silent_s)
 
     async def close(self) -> None:
         """End it: first by closing its link, then by force. Pending calls raise `WorkerError`."""
@@ -131,7 +138,7 @@ class WorkerProcess:
 
     # --- processes ------------------------------------------------------------------------
 
-    async def _get_ready(self) -> WorkerConnection:
+    async def _get_ready(self) -> WorkerLink:
         if self._is_closed:
             raise WorkerError(f"worker {self.name} is closed")
         if self._starting is None:
@@ -150,17 +157,17 @@ class WorkerProcess:
                 raise WorkerError(f"worker {self.name} is closed") from None
             raise
 
-    def _replace(self, connection: WorkerConnection) -> None:
+    def _replace(self, connection: WorkerLink) -> None:
         """Start the next process after one that served. `_start_once` handles failures before that."""
         is_serving = connection is self._connection and self._starting is not None and self._starting.done()
         if is_serving and not self._is_closed:
             self._launch(self._start_ready(connection))
 
-    def _launch(self, starting: Coroutine[Any, Any, WorkerConnection]) -> None:
+    def _launch(self, starting: Coroutine[Any, Any, WorkerLink]) -> None:
         self._starting = asyncio.create_task(starting, name=f"start {self.name}")
         self._starting.add_done_callback(_mark_as_seen)
 
-    async def _start_ready(self, last: WorkerConnection | None = None) -> WorkerConnection:
+    async def _start_ready(self, last: WorkerLink | None = None) -> WorkerLink:
         """A process that is ready, started after a pause if another one ended before."""
         error, num_failed_starts = None if last is None else await last.end(), 0
         while True:
@@ -176,29 +183,18 @@ class WorkerProcess:
                 return await self._start_once()
             except WorkerError as failed:
                 error = failed
-                if (
-                    self._connection is None or not self._connection.child.was_killed_by_others()
-                ):  # otherwise the failure is not its own
-                    num_failed_starts += 1
+                if self._connection is None or not self._connection.was_ended_by_others():
+                    num_failed_starts += 1  # otherwise the failure is not its own
                 if num_failed_starts >= MAX_FAILED_STARTS:
                     raise WorkerError(
                         f"{failed}\nGiving up: it failed to start {num_failed_starts} times"
                     ) from failed
 
-    async def _start_once(self) -> WorkerConnection:
+    async def _start_once(self) -> WorkerLink:
         self._num_started += 1
-        await asyncio.to_thread(prepare_server, self._environment, self._imports)  # may take seconds
-        try:
-            connection = self._connection = WorkerConnection(
-                self.name,
-                self._num_started,
-                environment=self._environment,
-                imports=self._imports,
-                heartbeat_s=self._heartbeat_s,
-                on_lost=self._replace,
-            )
-        except OSError as error:
-            raise WorkerError(f"worker {self.name} cannot be started: {error}") from error
+        connection = self._connection = await self._launcher.launch_worker(
+            self.name, self._num_started, self._replace
+        )
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 await connection.call(self._frame)
@@ -225,7 +221,7 @@ class WorkerProcess:
                 connection.give_up(trouble)
 
 
-def _mark_as_seen(task: asyncio.Task[WorkerConnection]) -> None:
+def _mark_as_seen(task: asyncio.Task[WorkerLink]) -> None:
     """Mark a failure as seen, so that asyncio does not log it. The next call raises it."""
     if not task.cancelled():
         task.exception()

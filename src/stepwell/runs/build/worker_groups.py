@@ -4,9 +4,9 @@
     workers thread  Stream ─ Driver ─ RequestQueue ─ Simulators, Generators     (one event loop)
 
 `WorkerGroups` is an `EpisodeRunner`: an evaluation calls `run`, the loop calls `publish`. Simulators and
-generators are processes, or threads of this one (`workers.processes = false`). A generator builds its own
-copy of the policy from the run's settings (`build_engine`), and gets the trainer's weights before its
-first request.
+generators are processes here or on other machines, actors of Ray, or threads of this process
+(`worker_builder.py`). A generator builds its own copy of the policy from the run's settings, and gets the
+trainer's weights before its first request.
 
 Invariants
 * Weights go to all generators every `sync_interval` updates and before an evaluation. Each generator must
@@ -23,7 +23,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -35,18 +34,18 @@ from stepwell.engines import fingerprint_of
 from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import Weights, check_fingerprint
+from stepwell.runs.build.worker_builder import WorkerBuilder, check_backend
 from stepwell.workers.busy_times import BusySnapshot, BusyTimes
 from stepwell.workers.contracts import Generator, Simulator
 from stepwell.workers.driver import Driver
-from stepwell.workers.in_process import LocalGenerator, LocalSimulator
 from stepwell.workers.placement import DevicePlacement, list_devices, list_trainer_devices, resolve_placement
 from stepwell.workers.request_queue import RequestQueue
 from stepwell.workers.shards import find_shard_rule, load_user_function
 from stepwell.workers.staleness import check_staleness
 from stepwell.workers.stream import GroupStream
+from stepwell.workers.weight_bytes import PackedWeights
 
 T = TypeVar("T")
-FACTORY = "stepwell.runs.build.worker_groups:build_engine"
 TRAINER = "trainer"
 _PUBLISH_TRIES = 3
 
@@ -58,6 +57,7 @@ def check_workers(config: RunConfig) -> DevicePlacement:
         raise ConfigError("workers.mode: an agent of your own plays through the gateway; set it to 'off'")
     if config.offline.pool is not None:
         raise ConfigError("workers.mode: an offline run plays nothing; set it to 'off'")
+    check_backend(config.workers)
     find_shard_rule(config.workers.generators.shard)
     return resolve_placement(config.workers, config.policy.device, list_devices())
 
@@ -72,7 +72,8 @@ def describe_workers(config: RunConfig, recipe: Recipe) -> Iterator[str]:
         f"{workers.mode}: {num_envs} environments = {shape}; inference at {workers.generators.max_batch} "
         f"samples or after {workers.generators.max_wait_ms:g} ms"
     )
-    yield f"{placement.kind}: {'; '.join(placement.describe_devices())}"
+    where = f" (Ray cluster {workers.ray.address})" if workers.backend == "ray" else ""
+    yield f"{placement.kind}: {'; '.join(placement.describe_devices())}{where}"
     size = workers.global_batch or train.tasks_per_update * train.group_size
     unit = train.group_size if recipe.needs_groups else 1
     yield (
@@ -99,31 +100,6 @@ def place_policy(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"policy": policy, "workers": workers.model_copy(update=changes)})
 
 
-def build_engine(settings: Mapping[str, Any]) -> Any:
-    """The engine of a run with these settings: what a generator process builds."""
-    folder = settings.get("folder")  # of the run: its pool holds the images that prompts name
-    return Components(RunConfig.model_validate(settings["config"]), folder and Path(folder)).engine
-
-
-def generator_config(config: RunConfig, device: str) -> RunConfig:
-    """Settings from which a generator builds its engine: its own device, and few environments."""
-    engine = config.engine
-    size = max(engine.max_batch_size, config.workers.generators.max_batch)
-    changes: dict[str, Any] = {
-        "policy": config.policy.model_copy(update={"device": device, "reference": False}),
-        "engine": engine.model_copy(
-            update={
-                "max_batch_size": size,
-                "max_queue": max(engine.max_queue, size),
-                "num_slots": engine.num_slots and max(engine.num_slots, size),
-            }
-        ),
-        "train": config.train.model_copy(update={"tasks_per_update": 1, "group_size": 1, "minibatches": 1}),
-        "eval": config.eval.model_copy(update={"num_tasks": 1, "samples_per_task": 1}),
-    }
-    return config.model_copy(update=changes)
-
-
 @dataclass(eq=False)
 class WorkerGroups:
     """Simulators and generators, driven by an event loop in a thread of its own."""
@@ -142,6 +118,7 @@ class WorkerGroups:
         self._thread.start()
         self._simulators: list[Simulator] = []
         self._generators: list[Generator] = []
+        self._builder: WorkerBuilder | None = None
         self._is_closed = self._is_learning = False
         self._reporting: asyncio.Task[None] | None = None
         self._newest: tuple[int, Weights] | None = None
@@ -159,8 +136,10 @@ class WorkerGroups:
         return workers
 
     async def _start_workers(self) -> None:
-        self._simulators = self._make_simulators()
-        self._generators = self._make_generators()
+        self._builder = WorkerBuilder(self.config, self.components, self.placement)
+        await asyncio.to_thread(self._builder.open_cluster)
+        self._simulators = self._builder.make_simulators()
+        self._generators = self._builder.make_generators()
         workers = [*self._simulators, *self._generators]
         await asyncio.gather(*(worker.start() for worker in workers if hasattr(worker, "start")))
         settings = self.config.workers.generators
@@ -181,58 +160,6 @@ class WorkerGroups:
         )
         self.stream.start(self.driver)
         self._reporting = asyncio.create_task(self._report_figures())
-
-    def _make_simulators(self) -> list[Simulator]:
-        settings, env = self.config.workers.simulators, self.config.env
-        shape = (env.name, env.options, settings.env_batches, settings.batch_size)
-        with_state = self.components.backend.player.needs_state
-        if not self.config.workers.processes:
-            return [
-                LocalSimulator(f"simulator {i}", *shape, with_state=with_state)
-                for i in range(settings.num_workers)
-            ]
-        from stepwell.workers import ProcessSimulator
-
-        return [
-            ProcessSimulator(
-                f"simulator {i}",
-                *shape,
-                with_state=with_state,
-                environment=_rendering_variables(device),
-                **self._watch_limits,
-            )
-            for i, device in enumerate(self.placement.simulators)
-        ]
-
-    def _make_generators(self) -> list[Generator]:
-        configs = [generator_config(self.config, device) for device in self.placement.generators]
-        if not self.config.workers.processes:
-            return [
-                LocalGenerator(f"generator {i}", Components(config, self.components.folder).engine)
-                for i, config in enumerate(configs)
-            ]
-        from stepwell.workers import ProcessGenerator
-
-        threads, folder = self.config.workers.generators.num_threads, self.components.folder
-        return [
-            ProcessGenerator(
-                f"generator {i}",
-                FACTORY,
-                {"config": config.model_dump(mode="json"), "folder": folder and str(folder.absolute())},
-                num_threads=threads,
-                **self._watch_limits,
-            )
-            for i, config in enumerate(configs)
-        ]
-
-    @property
-    def _watch_limits(self) -> dict[str, Any]:
-        workers = self.config.workers
-        return {
-            "heartbeat_s": workers.heartbeat_s,
-            "hang_s": workers.hang_s,
-            "max_restarts": workers.max_restarts,
-        }
 
     # --- playing and weights ---------------------------------------------------------------
 
@@ -267,10 +194,12 @@ class WorkerGroups:
         return published
 
     async def _load_all(self, version: int, weights: Mapping[str, Any]) -> list[str]:
+        shared = PackedWeights(weights)
+
         async def load(generator: Generator) -> str:
             for attempt in range(_PUBLISH_TRIES):
                 try:
-                    return await generator.load_weights(version, weights)
+                    return await generator.load_weights(version, shared)
                 except WorkerError:  # it died while loading; its successor is being started
                     if attempt == _PUBLISH_TRIES - 1:
                         raise
@@ -366,6 +295,8 @@ class WorkerGroups:
                 self.queue.close()
             workers = [*self._simulators, *self._generators]
             await asyncio.gather(*(worker.close() for worker in workers), return_exceptions=True)
+            if self._builder is not None:
+                await asyncio.to_thread(self._builder.close)
             left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in left:
                 task.cancel()
@@ -383,9 +314,3 @@ def memory_mb(pid: int | str) -> float:
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-
-
-def _rendering_variables(device: str) -> dict[str, str]:
-    """Environment variables that choose the device for off-screen rendering."""
-    kind, _, index = device.rpartition("/")[2].partition(":")
-    return {"MUJOCO_EGL_DEVICE_ID": index, "EGL_DEVICE_ID": index} if kind == "cuda" and index else {}

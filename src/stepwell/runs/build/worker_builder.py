@@ -1,0 +1,164 @@
+"""From placement to workers: each simulator and generator is started where its device is.
+
+    workers.processes = false    threads of this process
+    cpu, cuda:0                  processes of this machine
+    workers.backend = "ray"      actors of a Ray cluster (`workers/ray_cluster.py`)
+
+Processes and actors are clients of one kind: only their launcher differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepwell.config.run import RunConfig
+from stepwell.config.workers import WorkersConfig
+from stepwell.core import ConfigError
+from stepwell.core.child_process import limit_threads
+from stepwell.runs.build.components import Components
+from stepwell.workers.contracts import Generator, Launcher, Simulator
+from stepwell.workers.in_process import LocalGenerator, LocalSimulator
+from stepwell.workers.placement import DevicePlacement
+
+if TYPE_CHECKING:
+    from stepwell.workers.ray_cluster import BundlePlan, RayCluster, WorkerBundle
+
+FACTORY = "stepwell.runs.build.worker_builder:build_engine"
+
+
+def check_backend(workers: WorkersConfig) -> None:
+    """Refuse a backend that is not installed, and threads in other places."""
+    devices = (*workers.simulators.devices, *workers.generators.devices)
+    elsewhere = [device for device in devices if "/" in device]
+    if not workers.processes and (workers.backend == "ray" or elsewhere):
+        what = "workers.backend=ray" if workers.backend == "ray" else elsewhere[0]
+        raise ConfigError(
+            f"workers.processes=false keeps all workers in this process, but {what} places them elsewhere; "
+            "leave one of them out"
+        )
+    if workers.backend == "ray":
+        from stepwell.workers.ray_cluster import import_ray
+
+        import_ray()
+
+
+def build_engine(settings: Mapping[str, Any]) -> Any:
+    """The engine of a run with these settings: what a generator process builds."""
+    folder = settings.get("folder")  # of the run: its pool holds the images that prompts name
+    return Components(RunConfig.model_validate(settings["config"]), folder and Path(folder)).engine
+
+
+def make_generator_config(config: RunConfig, device: str) -> RunConfig:
+    """Settings from which a generator builds its engine: its own device, and few environments."""
+    engine = config.engine
+    size = max(engine.max_batch_size, config.workers.generators.max_batch)
+    changes: dict[str, Any] = {
+        "policy": config.policy.model_copy(update={"device": device, "reference": False}),
+        "engine": engine.model_copy(
+            update={
+                "max_batch_size": size,
+                "max_queue": max(engine.max_queue, size),
+                "num_slots": engine.num_slots and max(engine.num_slots, size),
+            }
+        ),
+        "train": config.train.model_copy(update={"tasks_per_update": 1, "group_size": 1, "minibatches": 1}),
+        "eval": config.eval.model_copy(update={"num_tasks": 1, "samples_per_task": 1}),
+    }
+    return config.model_copy(update=changes)
+
+
+class WorkerBuilder:
+    """Makes the workers of a run. None of them is started yet."""
+
+    def __init__(self, config: RunConfig, components: Components, placement: DevicePlacement) -> None:
+        self._config, self._components, self._placement = config, components, placement
+        self._cluster: RayCluster | None = None
+        self._plan: BundlePlan | None = None
+
+    def open_cluster(self) -> None:
+        """Connect to the Ray cluster and reserve room, if the run has one. May wait."""
+        if self._config.workers.backend == "ray":
+            from stepwell.workers.ray_cluster import RayCluster
+
+            folder = self._components.folder
+            self._cluster = RayCluster(self._config.workers, folder.name if folder else "run")
+            self._plan = self._cluster.open_group(self._placement)
+
+    def close(self) -> None:
+        """Give back what `open_cluster` reserved."""
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def make_simulators(self) -> list[Simulator]:
+        """One simulator per device of the placement."""
+        settings, env = self._config.workers.simulators, self._config.env
+        shape = (env.name, env.options, settings.env_batches, settings.batch_size)
+        with_state = self._components.backend.player.needs_state
+        names = [f"simulator {i}" for i in range(settings.num_workers)]
+        if not self._config.workers.processes:
+            return [LocalSimulator(name, *shape, with_state=with_state) for name in names]
+        from stepwell.workers import ProcessSimulator
+
+        return [
+            ProcessSimulator(
+                name,
+                *shape,
+                with_state=with_state,
+                environment=_choose_rendering(device),
+                launcher=self._make_launcher("simulators", i),
+                **self._watch_limits,
+            )
+            for i, (name, device) in enumerate(zip(names, self._placement.simulators, strict=True))
+        ]
+
+    def make_generators(self) -> list[Generator]:
+        """One generator per device of the placement."""
+        folder, threads = self._components.folder, self._config.workers.generators.num_threads
+        devices = [bundle.device for bundle in self._plan.generators] if self._plan else None
+        configs = [
+            make_generator_config(self._config, device) for device in devices or self._placement.generators
+        ]
+        if not self._config.workers.processes:
+            return [
+                LocalGenerator(f"generator {i}", Components(config, folder).engine)
+                for i, config in enumerate(configs)
+            ]
+        from stepwell.workers import ProcessGenerator
+
+        return [
+            ProcessGenerator(
+                f"generator {i}",
+                FACTORY,
+                {"config": config.model_dump(mode="json"), "folder": folder and str(folder.absolute())},
+                num_threads=threads,
+                launcher=self._make_launcher("generators", i),
+                **self._watch_limits,
+            )
+            for i, config in enumerate(configs)
+        ]
+
+    def _make_launcher(self, kind: str, i: int) -> Launcher | None:
+        """Who starts worker `i` of a kind; None: a process of this machine."""
+        if self._cluster is None:
+            return None
+        bundle: WorkerBundle = getattr(self._plan, kind)[i]
+        threads = 1 if kind == "simulators" else self._config.workers.generators.num_threads
+        variables = (limit_threads(threads) if threads else {}) | _choose_rendering(bundle.device)
+        return self._cluster.make_launcher(bundle, variables)
+
+    @property
+    def _watch_limits(self) -> dict[str, Any]:
+        workers = self._config.workers
+        return {
+            "heartbeat_s": workers.heartbeat_s,
+            "hang_s": workers.hang_s,
+            "max_restarts": workers.max_restarts,
+        }
+
+
+def _choose_rendering(device: str) -> dict[str, str]:
+    """Environment variables that choose the device for off-screen rendering."""
+    kind, _, index = device.rpartition("/")[2].partition(":")
+    return {"MUJOCO_EGL_DEVICE_ID": index, "EGL_DEVICE_ID": index} if kind == "cuda" and index else {}
