@@ -4,8 +4,9 @@
     stepwell train frozenlake recipe.name=rloo recipe.loss.function=examples/own_loss.py:cautious_loss
 
 `needs` names the inputs. "reference" makes the trainer keep a frozen copy of the policy's start, "behavior"
-are the logprobs of the engine that sampled, "advantages" come from the recipe's credit function. Reduce with
-`inputs.reduction`, which leaves masked tokens out. Metrics appear in the run as `loss/NAME`.
+are the logprobs of the engine that sampled, "advantages" come from the recipe's credit function.
+`old_samples` says that the ratio corrects for samples of older weights, so asynchronous runs may use it.
+Reduce with `inputs.reduction`, which leaves masked tokens out. Metrics appear in the run as `loss/NAME`.
 """
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from stepwell.algos import LossInputs
 from stepwell.algos.declarations import loss
 
 
-@loss(needs=("advantages", "behavior", "reference"))
+@loss(needs=("advantages", "behavior", "reference"), old_samples="corrected")
 def cautious_loss(
     inputs: LossInputs, *, max_ratio: float = 2.0, pull: float = 0.05
 ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -143,6 +143,18 @@ def test_reinforce_loss() -> None:
     assert losses.reinforce_loss(inputs)[0].item() == pytest.approx(-1.0)
 
 
+def test_reinforce_weights_old_samples_by_the_truncated_correction() -> None:
+    # proximal/behavior = 0.5 and 3, cut at 2: the mean of 0.5·log 0.5 and 2·log 0.25
+    sides = (logs(0.5, 0.25), logs(0.4, 0.2), doubles(1.0, 1.0))
+    inputs = LossInputs(timeline([[2]]), *sides, proximal_logprobs=logs(0.2, 0.6))
+    loss, metrics = losses.reinforce_loss(inputs)
+    assert loss.item() == pytest.approx(-(0.5 * math.log(0.5) + 2 * math.log(0.25)) / 2)
+    assert metrics["correction_mean"].item() == pytest.approx(1.75)
+    assert metrics["correction_capped_fraction"].item() == 0.5
+    fresh = LossInputs(timeline([[2]]), *sides)
+    assert losses.reinforce_loss(fresh)[0].item() == pytest.approx(-(math.log(0.5) + math.log(0.25)) / 2)
+
+
 def test_sft_loss_is_the_mean_negative_logprob_of_what_is_trained() -> None:
     everything = LossInputs(timeline([[2, 1]]), doubles(-1, -2, -6))
     assert losses.sft_loss(everything)[0].item() == pytest.approx(3.0)

@@ -125,6 +125,10 @@ def test_what_an_asynchronous_run_cannot_do_is_refused_before_it_starts(tmp_path
         ("workers.placement=hybrid", "at least two devices"),
         ("workers.generators.shard=odd", "workers.generators.shard"),
         ("offline.pool=somewhere.db", "an offline run plays nothing"),
+        (
+            "recipe.loss.function=tests.contracts.examples:good_loss",
+            "does not say what it does",
+        ),
     ):
         with pytest.raises(ConfigError, match=reason):
             run(tmp_path, "stream", setting)

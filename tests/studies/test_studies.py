@@ -97,6 +97,17 @@ def test_several_patterns_choose_the_runs_of_any_and_each_must_match_one(tmp_pat
         _choose_runs(runs, ["steppo", "gpro"])
 
 
+def test_only_the_chosen_runs_must_be_possible_on_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_text(
+        TINY.replace('recipe.name = "grpo"', 'env = { name = "multihop_qa", options.dataset = "gone" }')
+    )
+    with pytest.raises(ConfigError, match="variant grpo on frozenlake"):
+        run_study(file, folder=tmp_path / "all", limit_s=0.1)
+    session = run_study(file, folder=tmp_path / "some", only=["steppo"], limit_s=0.1, workers=1)
+    assert (session.ending, session.num_runs) == ("limit", 1)
+
+
 @pytest.mark.slow
 def test_a_run_that_fails_is_told_and_the_others_come_to_their_end(tmp_path: Path) -> None:
     file, folder = tmp_path / "tiny.toml", tmp_path / "out"

@@ -38,6 +38,8 @@ Kind = Literal["credit", "loss"]
 Sites = Literal["state", "end", "tokens", "tokens_and_end"]
 Need = Literal["advantages", "behavior", "reference", "pairs"]
 Coupling = Literal["step", "trajectory", "batch"]
+OldSamples = Literal["corrected", "allowed", "refused"]
+OLD_SAMPLES: tuple[OldSamples, ...] = ("corrected", "allowed", "refused")
 COUPLINGS: tuple[Coupling, ...] = ("step", "trajectory", "batch")
 SITES: tuple[Sites, ...] = ("state", "end", "tokens", "tokens_and_end")
 NEEDS: tuple[Need, ...] = ("advantages", "behavior", "reference", "pairs")
@@ -111,13 +113,19 @@ class LossTraits:
     couples what a term of the loss depends on: "step", the outputs of one step; "trajectory"; or "batch".
             All else (counts, masks, advantages) it takes from `inputs.reduction`, so that the losses of parts
             of a minibatch add up. Then a minibatch of several microbatches needs one pass instead of two
+    old_samples
+            samples of an older policy, which asynchronous runs learn from: "corrected", it weighs them by
+            their ratio to `behavior_logprobs`; "allowed", it is right for samples of any policy; "refused",
+            neither, so asynchronous runs refuse it
     """
 
     needs: tuple[Need, ...] = ()
     couples: Coupling = "batch"
+    old_samples: OldSamples = "refused"
 
     def __post_init__(self) -> None:
         check_choice("couples", self.couples, COUPLINGS)
+        check_choice("old_samples", self.old_samples, OLD_SAMPLES)
         for name in self.needs:
             check_choice("needs", name, NEEDS)
 
@@ -172,10 +180,11 @@ def loss(
     *,
     needs: tuple[Need, ...] = (),
     couples: Coupling = "batch",
+    old_samples: OldSamples = "refused",
     variants: Mapping[str, Mapping[Any, Mapping[str, Any]]] | None = None,
 ) -> Callable[[F], F]:
     """Declare a policy loss: `function(inputs, *, keywords) -> (loss, metrics)`. See `LossTraits`."""
-    traits = LossTraits(needs, couples)
+    traits = LossTraits(needs, couples, old_samples)
     return lambda function: _declare(function, "loss", traits, variants)
 
 

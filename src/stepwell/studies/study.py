@@ -36,7 +36,7 @@ from stepwell.core.errors import ConfigError, InfraError, StepwellError
 from stepwell.monitors.summary import describe_success, read_summary
 from stepwell.runs.interrupts import count_signals
 from stepwell.studies.differences import describe_differences, describe_power
-from stepwell.studies.folder import adopt_folder, known_runs, lock_folder, read_sessions
+from stepwell.studies.folder import adopt_folder, lock_folder, read_sessions
 from stepwell.studies.gate import list_failures, make_gate
 from stepwell.studies.pages import write_pages
 from stepwell.studies.processes import EndedRun, WorkerPool
@@ -118,7 +118,7 @@ def run_study(
     chosen = None if study.select is None else read_choices(study, selected or choices / SELECTED_FILE)
     runs = plan_runs(study, file.parent, folder / "runs", device, chosen=chosen)
     chosen_runs = _choose_runs(runs, only)
-    _check_runs([run for run in runs if run.name not in ({} if restart else known_runs(folder))])
+    _check_runs([run for run in chosen_runs if restart or not (folder / "runs" / run.name).exists()])
     num_cores = _num_cores()
     size = max(1, min(workers or num_cores, len(chosen_runs)))
     threads = threads or max(1, num_cores // size)
@@ -278,7 +278,8 @@ def _choose_runs(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[Planne
 def _check_runs(runs: Sequence[PlannedRun]) -> None:
     """Refuse wrong settings before the first process starts.
 
-    Runs of an earlier session were checked then; skipping them saves seconds of imports.
+    Runs that an earlier session began were checked then; skipping them saves seconds of imports. Runs that
+    this session leaves out may need what this machine does not have.
     """
     if not runs:
         return

@@ -12,7 +12,7 @@ from stepwell.algos.scalar_checks import check_positive
 from stepwell.core.errors import InputError
 
 
-@loss(needs=("reference", "pairs"))
+@loss(needs=("reference", "pairs"), old_samples="allowed")
 def dpo_loss(inputs: LossInputs, *, beta: float = 0.1) -> tuple[Tensor, Metrics]:
     """−log σ(β(x_chosen − x_rejected)), mean over pairs; x_t = Σ_i policy_logprobs − Σ_i ref_logprobs.
 

@@ -15,7 +15,7 @@ from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.core.errors import InputError
 
 
-@loss(couples="step")
+@loss(couples="step", old_samples="allowed")
 def sft_loss(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     """−policy_logprobs, mean over action tokens."""
     weights = inputs.reduction.token_weights("token_mean")
@@ -23,7 +23,7 @@ def sft_loss(inputs: LossInputs) -> tuple[Tensor, Metrics]:
     return loss, {"logprob_mean": -loss.detach()}
 
 
-@loss(couples="step")
+@loss(couples="step", old_samples="allowed")
 def filtered_bc_loss(inputs: LossInputs, *, percentile: float = 70) -> tuple[Tensor, Metrics]:
     """`sft_loss` on the trajectories that `select_best_trajectories` keeps."""
     whole, timeline = inputs.reduction.minibatch, inputs.timeline

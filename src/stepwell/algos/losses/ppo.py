@@ -30,6 +30,7 @@ LOG_RATIO_LIMIT = 20.0
 @loss(
     needs=("advantages", "behavior"),
     couples="step",
+    old_samples="corrected",
     variants={"ratio": {"trajectory": {"couples": "trajectory"}}},
 )
 def ppo_loss(
@@ -54,7 +55,7 @@ def ppo_loss(
     terms = -torch.minimum(w * advantages, w.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
     metrics: Metrics = {}
     if inputs.proximal_logprobs is not None:
-        correction = _exp_clamped(reduction.unit_mean(old - behavior, ratio))
+        correction = exp_clamped(reduction.unit_mean(old - behavior, ratio))
         terms = terms * correction.clamp(max=correction_cap)
         metrics["correction_mean"] = weights @ correction
         metrics["correction_capped_fraction"] = weights @ (correction > correction_cap).to(weights)
@@ -65,7 +66,7 @@ def ppo_loss(
         log_w = inputs.policy_logprobs - behavior
         metrics["ratio_mean"] = weights @ w
         metrics["clip_fraction"] = weights @ clipped.to(weights)
-        metrics["approx_kl"] = weights @ (_exp_clamped(log_w) - 1.0 - log_w)
+        metrics["approx_kl"] = weights @ (exp_clamped(log_w) - 1.0 - log_w)
         metrics["advantage_mean"] = weights @ advantages
     return loss, metrics
 
@@ -84,12 +85,12 @@ def _read_old(inputs: LossInputs) -> Tensor:
 
 
 def _compute_ratios(inputs: LossInputs, old: Tensor, ratio: Unit) -> Tensor:
-    return _exp_clamped(inputs.reduction.unit_mean(inputs.policy_logprobs - old, ratio))
+    return exp_clamped(inputs.reduction.unit_mean(inputs.policy_logprobs - old, ratio))
 
 
 def _find_clipped(w: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
     return torch.where(advantages > 0, w > 1.0 + clip_high, w < 1.0 - clip_low) & (advantages != 0)
 
 
-def _exp_clamped(log_ratio: Tensor) -> Tensor:
+def exp_clamped(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()

@@ -15,7 +15,7 @@ from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.algos.scalar_checks import check_positive
 
 
-@loss(needs=("advantages", "reference"), couples="step")
+@loss(needs=("advantages", "reference"), couples="step", old_samples="allowed")
 def webrl_loss(
     inputs: LossInputs, *, beta: float = 1.0, length_normalize: bool = False
 ) -> tuple[Tensor, Metrics]:

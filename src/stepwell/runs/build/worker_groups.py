@@ -62,9 +62,22 @@ def check_workers(config: RunConfig) -> DevicePlacement:
     return resolve_placement(config.workers, config.policy.device, list_devices())
 
 
+def check_old_samples(config: RunConfig, recipe: Recipe) -> None:
+    """Refuse a loss that is wrong for samples of older weights, where the run learns from such samples."""
+    workers = config.workers
+    has_old_samples = workers.mode in ("train_async", "stream") or workers.sync_interval > 1
+    if has_old_samples and recipe.loss_traits.old_samples == "refused":
+        raise ConfigError(
+            f"workers.mode={workers.mode}: {recipe.loss.name} does not say what it does with samples of "
+            'older weights; declare @loss(old_samples="corrected") if it weighs them by their ratio, "allowed" if '
+            "it is right for samples of any policy, or set workers.mode to 'off', 'sync' or 'rollout_async'"
+        )
+
+
 def describe_workers(config: RunConfig, recipe: Recipe) -> Iterator[str]:
     """Lines for the plan of a run: where its workers are, and how far they overlap."""
     placement, workers, train = check_workers(config), config.workers, config.train
+    check_old_samples(config, recipe)
     sims = workers.simulators
     num_envs = sims.num_workers * sims.env_batches * sims.batch_size
     shape = f"{sims.num_workers} simulators x {sims.env_batches} batches x {sims.batch_size}"
@@ -127,6 +140,7 @@ class WorkerGroups:
     @classmethod
     def start(cls, config: RunConfig, components: Components) -> WorkerGroups:
         """Check the settings, start every worker and wait until it is ready."""
+        check_old_samples(config, components.recipe)
         workers = cls(config, components, check_workers(config))
         try:
             workers.call(workers._start_workers())
