@@ -70,7 +70,8 @@ def check_old_samples(config: RunConfig, recipe: Recipe) -> None:
         raise ConfigError(
             f"workers.mode={workers.mode}: {recipe.loss.name} does not say what it does with samples of "
             'older weights; declare @loss(old_samples="corrected") if it weighs them by their ratio, '
-            '"allowed" if it is right for samples of any policy, or set workers.mode to off, sync or rollout_async'
+            '"allowed" if it is right for samples of any policy, or set workers.mode to off, sync or '
+            "rollout_async"
         )
 
 
