@@ -84,6 +84,8 @@ def test_a_phase_is_summed_up_by_family_required_turns_and_reason() -> None:
     assert summary["requirements"] == {"3": {"episodes": 1, "success": 0.0}}  # ice does not say
     assert summary["errors"] == {"stopped at the wrong place": 1, "no reasonable attempt": 1}
     assert summary["kept"] == {"fresh": 1, "easier": 1} and summary["dropped"] == {"too easy": 1}
+    (lost,) = summary["dropped_tasks"]
+    assert lost["title"] == '{"n": 3}' and lost["reason"] == "too easy" and lost["parents"] == [ice.id]
     assert summary["made"] == 2 and summary["buffer"] == 1
     assert summary["perplexities"]["counts"] == [1, 0, 0, 1, 0, 1]
     (_, child) = summary["tasks"]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from tests.view.hostile import NAME, SHOTS, TOKEN, write_hostile_run
 
+from stepwell.monitors.phases import read_phases
 from stepwell.monitors.summary import read_summary
 from stepwell.pool import Filter, open_pool
+from stepwell.runs.run import train
 from stepwell.services.http_server import serve_in_thread
 from stepwell.view.app import ViewApp
 
@@ -137,6 +141,50 @@ def test_siblings_tree_and_pipeline_are_drawn(page: Any, address: str, runs: Pat
     take_shot(page, "pipeline")
 
 
+def test_a_curriculum_shows_lineage_what_was_dropped_and_replay(browser: Any, tmp_path: Path) -> None:
+    from tests.runs.small import small_config
+    from tests.runs.test_webrl import WEBRL
+
+    short = ("train.num_updates=4", "curriculum.num_phases=2", "curriculum.max_value=0.5")
+    folder = train(small_config(*WEBRL, *short, "checkpoint.every=0", folder=tmp_path, name="phases"))
+    first, second = read_phases(folder)
+    view = ViewApp([str(tmp_path)], token=TOKEN)
+    url, stop = serve_in_thread(view.app)
+    try:
+        with closing(browser.new_context(viewport={"width": 1200, "height": 1000})) as context:
+            page = context.new_page()
+            page.set_default_timeout(WAIT_MS)
+            page.goto(f"{url}/?token={TOKEN}")
+            page.goto(f"{url}/run/phases")
+            page.keyboard.press("c")
+            page.wait_for_url("**/curriculum")
+            read_row = page.locator("#phases tr", has=page.get_by_role("cell", name="updates", exact=True))
+            assert read_row.locator("td").all_text_contents() == ["updates", "1 to 2", "3 to 4"]
+            assert_dropped_tasks_are_listed(page, second)
+            children = page.locator("#phases .tree li li")  # below the task that it was made from
+            assert children.count() >= 1 and "phase 2" in children.first.text_content()
+            replayed = [each["perplexities"]["counts"] for each in (first, second)]
+            shown = page.locator("#phases tr", has_text=re.compile(r" to \d\.\d\d|above"))
+            rows = [shown.nth(i).locator("td").all_text_contents() for i in range(shown.count())]
+            assert [[int(row[1]), int(row[2])] for row in rows] == np.transpose(replayed).tolist()
+            assert sum(replayed[1]) > 0
+            take_shot(page, "curriculum")
+    finally:
+        stop()
+        view.close()
+
+
+def assert_dropped_tasks_are_listed(page: Any, phase: dict[str, Any]) -> None:
+    """Each with its reason, as many as were counted."""
+    dropped = page.locator("#phases details.dropped").last
+    dropped.locator("summary").click()
+    listed = dropped.locator("li")
+    assert listed.count() == sum(phase["dropped"].values()) == len(phase["dropped_tasks"]) > 0
+    for i, task in enumerate(phase["dropped_tasks"][:5]):
+        assert task["reason"] in listed.nth(i).text_content()
+    assert listed.first.is_visible()
+
+
 def test_dark_mode_is_chosen_and_kept(page: Any, address: str, runs: Path) -> None:
     run = choose_run(runs)
     page.goto(f"{address}/run/{run}/trajectory?id={find_episode(runs, run)}")
@@ -177,8 +225,6 @@ def test_nothing_that_an_agent_wrote_runs(browser: Any, tmp_path: Path) -> None:
 
 def test_a_run_is_followed_and_controlled_while_it_trains(browser: Any, tmp_path: Path) -> None:
     from tests.view.recorded import build_config
-
-    from stepwell.runs.run import train
 
     settings = ("train.num_updates=400", "eval.every=0", "eval.num_tasks=2")
     config = build_config("text", tmp_path, *settings, name="live")

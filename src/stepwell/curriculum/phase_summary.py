@@ -23,6 +23,7 @@ from stepwell.curriculum.phase_files import DroppedTask, FedTask
 
 FOLDER = "phases"
 TITLE_CHARS = 80
+MAX_DROPPED = 100  # dropped tasks that a summary names; all of them are counted
 
 
 def summarize_phase(
@@ -61,6 +62,7 @@ def summarize_phase(
         "made": sum(bool(each.parents) for each in fed) + len(dropped),
         "kept": dict(Counter(each.relation or each.generator for each in fed).most_common()),
         "dropped": dict(Counter(each.reason for each in dropped).most_common()),
+        "dropped_tasks": [_describe_dropped(each) for each in dropped[:MAX_DROPPED]],
         "buffer": len(scored),
         "perplexities": {
             "edges": list(HISTOGRAM_EDGES),
@@ -125,10 +127,9 @@ def _describe_groups(groups: dict[str, list[bool]]) -> dict[str, dict[str, float
 
 def _describe_task(fed: FedTask, episodes: Sequence[Trajectory], required: dict[str, int]) -> dict[str, Any]:
     own = [each.is_success for each in episodes if each.task.id == fed.task.id]
-    title = fed.task.instruction or json.dumps(fed.task.content, sort_keys=True)
     return {
         "id": fed.task.id,
-        "title": title if len(title) <= TITLE_CHARS else f"{title[: TITLE_CHARS - 1]}…",
+        "title": _make_title(fed.task),
         "parents": list(fed.parents),
         "relation": fed.relation or fed.generator,
         "value": fed.value,
@@ -136,6 +137,24 @@ def _describe_task(fed: FedTask, episodes: Sequence[Trajectory], required: dict[
         "played": len(own),
         "solved": sum(own),
     }
+
+
+def _describe_dropped(dropped: DroppedTask) -> dict[str, Any]:
+    made = dropped.made
+    return {
+        "title": _make_title(made.task),
+        "reason": dropped.reason,
+        "relation": made.relation or made.generator,
+        "value": made.value,
+        "parents": list(made.parents),
+    }
+
+
+def _make_title(task: Task) -> str:
+    """The instruction, or the content where there is none, in one short line of printable characters."""
+    text = task.instruction or json.dumps(task.content, sort_keys=True)
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= TITLE_CHARS else f"{line[: TITLE_CHARS - 1]}…"
 
 
 def _average(won: Sequence[bool]) -> float:

@@ -293,9 +293,13 @@ def _draw_line(item: Series, x: Scale, y: Scale) -> str:
 
 def _draw_lone_dots(item: Series, x: Scale, y: Scale) -> str:
     """A dot for each point with gaps on both sides: a line of one point is invisible."""
-    lone = [piece[0] for piece in _split_pieces(item.x, item.y, x, y) if len(piece) == 1]
+    finite = [math.isfinite(at) and math.isfinite(value) for at, value in zip(item.x, item.y, strict=True)]
+    if all(finite) and len(finite) > 1:
+        return ""
+    framed = [False, *finite, False]
+    lone = [i for i in range(len(finite)) if framed[i : i + 3] == [False, True, False]]
     style = f"fill:{get_color(item.color)}"
-    return "".join(make_element("circle", cx=at, cy=height, r=2.5, style=style) for at, height in lone)
+    return "".join(make_element("circle", cx=x(item.x[i]), cy=y(item.y[i]), r=2.5, style=style) for i in lone)
 
 
 def _split_pieces(
@@ -316,11 +320,13 @@ def thin_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, floa
     columns: dict[int, list[tuple[float, float]]] = {}
     for point in points:
         columns.setdefault(int(point[0]), []).append(point)
-    kept = []
+    kept: list[tuple[float, float]] = []
     for column in columns.values():
-        ends = {0, len(column) - 1}
-        ends.add(min(range(len(column)), key=lambda index: column[index][1]))
-        ends.add(max(range(len(column)), key=lambda index: column[index][1]))
+        if len(column) <= 2:
+            kept += column
+            continue
+        heights = [point[1] for point in column]
+        ends = {0, len(column) - 1, heights.index(min(heights)), heights.index(max(heights))}
         kept += [column[index] for index in sorted(ends)]
     return kept
 

@@ -31,7 +31,7 @@ from stepwell.view import images, pages
 from stepwell.view.access import ViewAccess
 from stepwell.view.run_files import ViewedRun
 from stepwell.view.run_finder import RunShelf
-from stepwell.view.templates import get_templates, render_page
+from stepwell.view.templates import compile_pages, get_templates, render_page
 
 STATIC = {"view.css": "text/css", "view.js": "text/javascript"}
 
@@ -58,7 +58,8 @@ class ViewApp:
         self.app = ViewAccess(inner, token=token, hosts=HostCheck(is_loopback=is_loopback, host=host))
 
     def warm_up(self) -> None:
-        """Read the metrics of all runs and draw the first page, so that it opens at once."""
+        """Read all metrics, draw the first page and compile the others, so that each opens at once."""
+        compile_pages()
         name, content = pages.show_overview(self.shelf, QueryParams(""))
         render_page(name, token="", shelf=self.shelf, path="/", **content)
 

@@ -68,6 +68,46 @@ class ComparedPanel:
     is_wide: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """The entries of one run by kind, with their places on an axis: read once for all of its charts."""
+
+    name: str
+    entries: dict[str, list[LogEntry]]
+    places: dict[str, list[float]]
+
+    @classmethod
+    def read(cls, run: ViewedRun, axis: str) -> RunRecord:
+        """What the run has recorded so far."""
+        record = cls(run.name, {"update": [], "eval": []}, {"update": [], "eval": []})
+        num_tokens = 0.0
+        for entry in run.entries:
+            if entry.kind == "update":
+                tokens = entry.values.get("tokens", 0.0)
+                num_tokens += tokens if math.isfinite(tokens) else 0.0
+            if entry.kind in record.entries:
+                record.entries[entry.kind].append(entry)
+                place = num_tokens if axis == "tokens" else float(getattr(entry, axis))
+                record.places[entry.kind].append(place)
+        return record
+
+    def read_track(self, metric: str, kind: str) -> Track | None:
+        """One metric; None if it was never recorded."""
+        found = [
+            (place, entry.values)
+            for place, entry in zip(self.places[kind], self.entries[kind], strict=True)
+            if metric in entry.values
+        ]
+        if not found:
+            return None
+        x, y = np.array([place for place, _ in found]), np.array([values[metric] for _, values in found])
+        low, high = (
+            np.array([values.get(name, math.nan) for _, values in found]) if kind == "eval" else None
+            for name in ("low", "high")
+        )
+        return Track(self.name, x, y.astype(np.float64), low, high)
+
+
 _DRAWN: dict[tuple[object, ...], list[ComparedPanel]] = {}
 
 
@@ -95,7 +135,7 @@ def draw_comparison(
     runs: Sequence[ViewedRun], axis: str, *, as_bands: bool, metrics: Sequence[str] = _SHOWN
 ) -> list[ComparedPanel]:
     """The panels of the overview: held-out success first. What was drawn of the same entries is kept."""
-    key = (tuple(_describe_record(run) for run in runs), axis, as_bands, tuple(metrics))
+    key = (tuple(describe_record(run) for run in runs), axis, as_bands, tuple(metrics))
     if key not in _DRAWN:
         while len(_DRAWN) >= _MAX_DRAWN:
             del _DRAWN[next(iter(_DRAWN))]
@@ -103,7 +143,7 @@ def draw_comparison(
     return _DRAWN[key]
 
 
-def _describe_record(run: ViewedRun) -> tuple[str, str, int, float]:
+def describe_record(run: ViewedRun) -> tuple[str, str, int, float]:
     """Changes when the run has recorded something."""
     entries = run.entries
     return run.name, str(run.folder), len(entries), entries[-1].time_s if entries else 0.0
@@ -114,9 +154,10 @@ def _draw_panels(
 ) -> list[ComparedPanel]:
     colors = choose_colors(runs, as_bands=as_bands)
     groups = group_runs(runs) if as_bands else {run.name: [run] for run in runs}
-    panels = [_draw_panel(HELD_OUT, "success", "eval", groups, colors, axis)]
+    records = {name: [RunRecord.read(run, axis) for run in members] for name, members in groups.items()}
+    panels = [_draw_panel(HELD_OUT, "success", "eval", records, colors, axis)]
     for metric in [*metrics, *(list_reward_parts(runs) if metrics == _SHOWN else [])]:
-        panels.append(_draw_panel(_find_panel(metric), metric, "update", groups, colors, axis))
+        panels.append(_draw_panel(_find_panel(metric), metric, "update", records, colors, axis))
     return [panel for panel in panels if panel is not None]
 
 
@@ -124,14 +165,14 @@ def _draw_panel(
     panel: Panel,
     metric: str,
     kind: str,
-    groups: dict[str, list[ViewedRun]],
+    groups: dict[str, list[RunRecord]],
     colors: dict[str, int],
     axis: str,
 ) -> ComparedPanel | None:
     is_wide = kind == "eval"
     series = []
     for name, members in groups.items():
-        tracks = [track for run in members if (track := read_track(run, metric, kind, axis)) is not None]
+        tracks = [track for run in members if (track := run.read_track(metric, kind)) is not None]
         if tracks:
             color = colors[members[0].name]
             has_band = is_wide and len(groups) <= 3
@@ -176,22 +217,6 @@ def _make_series(name: str, tracks: Sequence[Track], color: int, *, is_eval: boo
     )
 
 
-def read_track(run: ViewedRun, metric: str, kind: str, axis: str) -> Track | None:
-    """One metric of a run over an axis; None if it was never recorded."""
-    entries = run.entries
-    tokens = _count_tokens(entries) if axis == "tokens" else None
-    places = [i for i, entry in enumerate(entries) if entry.kind == kind and metric in entry.values]
-    if not places:
-        return None
-    x = [float(tokens[i]) if tokens is not None else float(getattr(entries[i], axis)) for i in places]
-    low, high = (
-        np.array([entries[i].values.get(name, math.nan) for i in places]) if kind == "eval" else None
-        for name in ("low", "high")
-    )
-    y = np.array([entries[i].values[metric] for i in places], np.float64)
-    return Track(run.name, np.array(x), y, low, high)
-
-
 def thin_track(track: Track, num_buckets: int = _NUM_BUCKETS) -> Track:
     """At most two points per bucket of the axis: its lowest and its highest value."""
     if len(track.x) <= 2 * num_buckets:
@@ -214,12 +239,6 @@ def align_tracks(tracks: Sequence[Track]) -> tuple[AnyArray, AnyArray]:
     start, stop = max(track.x[0] for track in tracks), min(track.x[-1] for track in tracks)
     x = np.linspace(start, max(stop, start), _GRID)
     return x, np.stack([np.interp(x, track.x, track.y) for track in tracks])
-
-
-def _count_tokens(entries: Sequence[LogEntry]) -> AnyArray:
-    counts = [entry.values.get("tokens", 0.0) if entry.kind == "update" else 0.0 for entry in entries]
-    total: AnyArray = np.nan_to_num(np.array(counts)).cumsum()
-    return total
 
 
 def _find_panel(metric: str) -> Panel:

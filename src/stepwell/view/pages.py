@@ -8,14 +8,14 @@ from typing import Any
 
 from stepwell.core import Trajectory
 from stepwell.core.errors import EncodingError, InputError, StepwellError
-from stepwell.monitors.curves import draw_learning_curve, draw_training_panels
+from stepwell.monitors.curves import DrawnPanel, draw_learning_curve, draw_training_panels
 from stepwell.monitors.phases import build_trees, describe_bins, list_names, read_phases
 from stepwell.monitors.replays import FILE_NAME as REPLAYS
 from stepwell.monitors.replays import load_replays
 from stepwell.monitors.timeline import draw_timeline, read_timeline
 from stepwell.pool import Filter, Pool
 from stepwell.pool.credit_store import list_credit_updates, read_update_credit
-from stepwell.view.comparison import AXES, choose_colors, draw_comparison, group_runs
+from stepwell.view.comparison import AXES, choose_colors, describe_record, draw_comparison, group_runs
 from stepwell.view.run_files import ViewedRun, read_study
 from stepwell.view.run_finder import RunShelf
 from stepwell.view.trajectory_content import show_trajectory
@@ -27,6 +27,8 @@ RunPage = Callable[[ViewedRun, Any], Page]
 _PIPELINE = ("simulators/", "generators/", "trainers/", "staleness/", "time/", "episodes/", "infra_errors")
 _TREE_TRAJECTORIES = 32
 _MAX_EVENTS = 200
+_MAX_DRAWN = 24
+_DRAWN: dict[tuple[object, ...], tuple[str, list[DrawnPanel]]] = {}
 
 
 def show_overview(shelf: RunShelf, given: Any) -> Page:
@@ -72,19 +74,31 @@ def show_run(run: ViewedRun, given: Any) -> Page:
         return show_trajectories(run, given)
     entries = run.entries
     axis = given.get("x") if given.get("x") in ("env_steps", "time_s", "update") else "update"
+    curve, panels = _draw_run(run, axis)
     return "run", {
         "run": run,
         "row": _summarize_run(run),
         "axis": axis,
         "axes": {name: AXES[name] for name in ("update", "env_steps", "time_s")},
-        "curve": draw_learning_curve(entries, axis, [], 860)
-        if any(e.kind == "eval" for e in entries)
-        else "",
-        "panels": draw_training_panels(entries),
+        "curve": curve,
+        "panels": panels,
         "events": [entry for entry in entries if entry.kind == "event"][-_MAX_EVENTS:],
         "replays": _list_replays(run),
         "settings": _read_text(run.folder / "config.toml"),
     }
+
+
+def _draw_run(run: ViewedRun, axis: str) -> tuple[str, list[DrawnPanel]]:
+    """The learning curve and the panels of a run; kept until it records something new."""
+    key = (*describe_record(run), axis)
+    if key not in _DRAWN:
+        while len(_DRAWN) >= _MAX_DRAWN:
+            del _DRAWN[next(iter(_DRAWN))]
+        entries = run.entries
+        has_evals = any(entry.kind == "eval" for entry in entries)
+        curve = draw_learning_curve(entries, axis, [], 860) if has_evals else ""
+        _DRAWN[key] = curve, draw_training_panels(entries)
+    return _DRAWN[key]
 
 
 def _list_replays(run: ViewedRun) -> list[Any]:

@@ -32,6 +32,13 @@ def get_templates() -> jinja2.Environment:
     return made
 
 
+def compile_pages() -> None:
+    """Compile every template, which takes longer than filling one."""
+    made = get_templates()
+    for path in sorted((_HERE / "page").glob("*.jinja")):
+        made.get_template(path.name)
+
+
 def render_page(page: str, **content: Any) -> str:
     """One page as HTML."""
     return get_templates().get_template(f"{page}.html.jinja").render(**content)
