@@ -10,7 +10,7 @@
 #   make coverage    make test-full, with the lines it covers
 #   make check    formatting, lint, types
 #   make bench    every benchmark that runs on a CPU, results to benchmarks/results/
-#   make first-hour    what a new user does, from the built wheel in a fresh environment (long)
+#   make first-hour    what a new user does, from the built wheel in a fresh environment (long; page=FILE)
 #   make docs     the documentation as a site in site/
 
 PYTHON ?= python3
@@ -113,7 +113,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/faithfulness.py
 
 first-hour: $(STAMP)
-	bash scripts/first_hour.sh $(if $(short),--short)
+	bash scripts/first_hour.sh $(if $(short),--short) $(if $(page),--page $(page))
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

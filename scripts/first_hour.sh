@@ -3,14 +3,22 @@
 #
 #   scripts/first_hour.sh            installs the wheel and its dependencies, trains as the README says (long)
 #   scripts/first_hour.sh --short    sees the packages of .venv beside the wheel, trains a few updates (CI)
+#   scripts/first_hour.sh --page docs/first_hour.md     also writes its table into that page
 #
-# Prints the seconds of every step and ends at the first that fails, with what it said. FIRST_HOUR keeps the
-# folder it works in; without it the folder is temporary.
+# Prints the seconds of every step, ends at the first that fails with what it said, and closes with a table of
+# what was typed, how long it took and what came out. Packages are installed without constraints, as a stranger
+# does. FIRST_HOUR keeps the folder it works in; without it the folder is temporary.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
-[ $# -eq 0 ] || [ "$*" = "--short" ] || { echo "usage: scripts/first_hour.sh [--short]"; exit 2; }
-is_short=${1:+yes}
+is_short="" page=""
+while [ $# -gt 0 ]; do
+  case $1 in
+    --short) is_short=yes; shift ;;
+    --page) [ $# -ge 2 ] || { echo "--page needs a file"; exit 2; }; page=$(realpath "$2"); shift 2 ;;
+    *) echo "usage: scripts/first_hour.sh [--short] [--page FILE]"; exit 2 ;;
+  esac
+done
 unset PYTHONPATH
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -26,15 +34,22 @@ leave() {
 }
 trap leave EXIT
 
-step() {  # NAME COMMAND…: runs it quietly and prints how long it took
-  local name=$1 began=$EPOCHREALTIME
+# NAME COMMAND…: runs it quietly, prints how long it took and keeps a row of the table. `typed` is what a person
+# would type, where that is not the command itself. Processor seconds are those of what has ended.
+TIMEFORMAT='%R %U %S'
+step() {
+  local name=$1 typed=${typed:-} said
   shift
-  if ! "$@" > "$place/step.log" 2>&1; then
+  if ! { time "$@" > "$place/step.log" 2>&1; } 2> "$place/step.time"; then
     tail -n 40 "$place/step.log"
     echo "FAILED  $name"
     exit 1
   fi
-  awk -v name="$name" -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "ok  %7.1f s  %s\n", b - a, name }'
+  said=$(grep -aoE 'held-out success [0-9.]+ -> [0-9.]+' "$place/step.log" | tail -n 1 || true)
+  read -r wall user system < <(tail -n 1 "$place/step.time")
+  printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$name" "${typed:-$*}" "$wall" "$user" "$system" "$said" >> "$place/steps.tsv"
+  awk -v name="$name" -v wall="$wall" -v cpu="$user $system" -v said="$said" 'BEGIN {
+    split(cpu, part, " "); printf "ok  %7.1f s  %7.1f s of processor  %s%s\n", wall, part[1] + part[2], name, said ? ": " said : "" }'
 }
 
 # A function called by `step` does not end at a failed command by itself, hence `|| return 1`.
@@ -62,15 +77,15 @@ install_wheel() {
     "$repository/.venv/bin/python" -c "$purelib" > "$("$place/venv/bin/python" -c "$purelib")/beside.pth"
     "$place/venv/bin/pip" install -q --no-deps "$place"/dist/*.whl || return 1
   else
-    "$place/venv/bin/pip" install -q -c "$repository/constraints.txt" torch || return 1
-    "$place/venv/bin/pip" install -q -c "$repository/constraints.txt" \
-      "$(echo "$place"/dist/*.whl)[serve]" openai anthropic || return 1
+    "$place/venv/bin/pip" install -q "$(echo "$place"/dist/*.whl)[serve]" openai anthropic || return 1
   fi
   "$place/venv/bin/python" -c 'import stepwell, sys; sys.exit(not stepwell.__file__.startswith(sys.prefix))'
 }
 
-step "build the wheel and check it" build_wheel
-step "install it in a fresh environment" install_wheel
+rm -f "$place/steps.tsv"
+typed="python -m build --wheel" step "build the wheel and check it" build_wheel
+typed="pip install 'stepwell-0.2.0-py3-none-any.whl[serve]' openai anthropic" \
+  step "install it in a fresh environment" install_wheel
 export PATH=$place/venv/bin:$PATH
 mkdir -p "$place/work"
 cd "$place/work"
@@ -95,13 +110,13 @@ step "own environment: check" stepwell envs check my_module:NumberLine
 step "own environment: train" stepwell train --env my_module:NumberLine name=own "${tiny[@]}" "${few[@]}" \
   ${is_short:+warm_start.num_demos=128}
 
-stepwell init agent helper > init.log
+step "own agent: its file" stepwell init agent helper
 step "own agent: tasks and chats" python helper.py
 step "own agent: train" stepwell train helper.toml name=helper "${tiny[@]}" "${few[@]}"
 
-stepwell init reward brevity >> init.log
+step "own reward: its file" stepwell init reward brevity
 part='rewards.parts=[{name="brevity", function="brevity.py:reward", weight=0.1}]'
-step "own reward: train" stepwell train demo name=rewarded "$part" \
+typed="stepwell train demo name=rewarded '$part'" step "own reward: train" stepwell train demo name=rewarded "$part" \
   ${is_short:+"${tiny[@]}" "${few[@]}" warm_start.num_demos=128}
 step "own reward: it is in the figures" grep -q '"reward/brevity": -' runs/rewarded/metrics.jsonl
 
@@ -144,6 +159,35 @@ assert said.choices[0].message.content is not None and said.usage.completion_tok
 answer = Anthropic(base_url=root, api_key="none").messages.create(model="policy", messages=asked, max_tokens=8)
 assert answer.role == "assistant" and answer.usage.output_tokens > 0
 PYTHON
-step "serve" serve
+typed="stepwell serve gateway --model exported" step "serve" serve
 step "call with the openai and anthropic clients" python call.py "$address"
+
+# The table, on the terminal and in the page between its two marks.
+python - "$place/steps.tsv" "$page" ${is_short:+--short} <<'PYTHON'
+import os, platform, sys
+from importlib.metadata import version
+
+rows = [line.rstrip("\n").split("\t") for line in open(sys.argv[1], encoding="utf-8")]
+lines = ["| | typed | seconds | of processor | |", "|---|---|---:|---:|---|"]
+for name, typed, wall, user, system, said in rows:
+    cells = (name, f"`{typed}`", f"{float(wall):.0f}", f"{float(user) + float(system):.0f}", said)
+    lines.append("| " + " | ".join(cells) + " |")
+total = sum(float(row[2]) for row in rows)
+lines.append(f"| **all** | | **{total:.0f}** | {sum(float(row[3]) + float(row[4]) for row in rows):.0f} | |")
+form = "The short form: packages of `.venv` beside the wheel, a few updates per run" if sys.argv[3:] else (
+    "The long form: everything installed without constraints, runs as the README prints them"
+)
+known = {name: version(name) for name in ("stepwell", "torch", "transformers", "numpy")}
+packages = ", ".join(f"{name} {number}" for name, number in known.items())
+where = f"{platform.machine()}, {os.cpu_count()} CPU cores, Python {platform.python_version()}, {packages}"
+told = "\n".join([f"{form}. {where}.", "", *lines])
+print(told)
+if sys.argv[2]:
+    begin, end = "<!-- table: begin -->", "<!-- table: end -->"
+    text = open(sys.argv[2], encoding="utf-8").read()
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    with open(sys.argv[2], "w", encoding="utf-8") as file:
+        file.write(f"{before}{begin}\n{told}\n{end}{after}")
+PYTHON
 echo "the first hour: all of it worked"
