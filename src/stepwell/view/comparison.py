@@ -69,7 +69,7 @@ class ComparedPanel:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecord:
+class RecordedCurves:
     """The entries of one run by kind, with their places on an axis: read once for all of its charts."""
 
     name: str
@@ -77,7 +77,7 @@ class RunRecord:
     places: dict[str, list[float]]
 
     @classmethod
-    def read(cls, run: ViewedRun, axis: str) -> RunRecord:
+    def read(cls, run: ViewedRun, axis: str) -> RecordedCurves:
         """What the run has recorded so far."""
         record = cls(run.name, {"update": [], "eval": []}, {"update": [], "eval": []})
         num_tokens = 0.0
@@ -154,7 +154,7 @@ def _draw_panels(
 ) -> list[ComparedPanel]:
     colors = choose_colors(runs, as_bands=as_bands)
     groups = group_runs(runs) if as_bands else {run.name: [run] for run in runs}
-    records = {name: [RunRecord.read(run, axis) for run in members] for name, members in groups.items()}
+    records = {name: [RecordedCurves.read(run, axis) for run in members] for name, members in groups.items()}
     panels = [_draw_panel(HELD_OUT, "success", "eval", records, colors, axis)]
     for metric in [*metrics, *(list_reward_parts(runs) if metrics == _SHOWN else [])]:
         panels.append(_draw_panel(_find_panel(metric), metric, "update", records, colors, axis))
@@ -165,7 +165,7 @@ def _draw_panel(
     panel: Panel,
     metric: str,
     kind: str,
-    groups: dict[str, list[RunRecord]],
+    groups: dict[str, list[RecordedCurves]],
     colors: dict[str, int],
     axis: str,
 ) -> ComparedPanel | None:
