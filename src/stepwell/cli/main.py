@@ -23,6 +23,7 @@ from stepwell.cli import (
     export,
     init,
     orm,
+    plan,
     play,
     pool,
     presets,
@@ -40,7 +41,7 @@ from stepwell.core.names import describe_missing_module, suggest_name
 from stepwell.runs.interrupts import Terminated, sigterm_as_interrupt
 
 COMMANDS = (
-    *(train, eval, play, demo, study, view, top, serve, pool, report, sft, orm, export),
+    *(train, plan, eval, play, demo, study, view, top, serve, pool, report, sft, orm, export),
     *(presets, recipes, envs, check, init),
 )
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."

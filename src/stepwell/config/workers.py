@@ -103,6 +103,11 @@ class WorkersConfig(Settings):
     global_batch: int | None = Field(
         None, ge=1, description="trajectories of one update; None: train.tasks_per_update x group_size"
     )
+    tune: bool = Field(
+        False,
+        description="adjust generators.max_batch, .max_wait_ms and .shard while the run plays; what does not "
+        "help is taken back",
+    )
     sync_interval: int = Field(1, ge=1, description="updates between weight syncs to the generators")
     max_staleness: int = Field(2, ge=0, description="versions that data may be behind when learnt from")
     stale_data: Literal["drop", "weight"] = Field(

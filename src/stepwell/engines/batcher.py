@@ -58,21 +58,25 @@ class BatchQueue(Generic[T]):
         max_queue: int = 4096,
         order: Callable[[RequestBundle[T]], Any] | None = None,
     ) -> None:
+        self.max_queue = max_queue
+        self.change_limits(max_batch_size, max_wait_ms)
+        self._order = order
+        self._bundles: list[RequestBundle[T]] = []
+        self.num_waiting = 0
+
+    def change_limits(self, max_batch_size: int, max_wait_ms: float) -> None:
+        """Set when a batch is due, also for bundles that wait already."""
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size must be at least 1, got {max_batch_size}")
         if not 0.0 <= max_wait_ms < float("inf"):
             raise ConfigError(f"max_wait_ms must be finite and not negative, got {max_wait_ms}")
-        if max_queue < max_batch_size:
+        if self.max_queue < max_batch_size:
             raise ConfigError(
-                f"max_queue ({max_queue}) is below max_batch_size ({max_batch_size}): "
+                f"max_queue ({self.max_queue}) is below max_batch_size ({max_batch_size}): "
                 "the queue could never hold a full batch; raise max_queue"
             )
         self.max_batch_size = max_batch_size
-        self.max_queue = max_queue
         self._wait_s = max_wait_ms / 1000.0
-        self._order = order
-        self._bundles: list[RequestBundle[T]] = []
-        self.num_waiting = 0
 
     def has_room(self, num_samples: int) -> bool:
         """Whether that many more samples may wait now."""

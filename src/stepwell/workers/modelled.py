@@ -10,16 +10,17 @@ together handle one turn of all `num_envs` environments. Draws are log-normal wi
 * A generator answers a batch in one call: one draw per call. The share `generator_fixed` does not depend on
   the size of the batch; the rest grows with it.
 * The trainer learns in microbatches of `num_envs` steps, one draw each.
-Every kind of worker has its own hardware. Resets and the transfer of weights take no time.
+Every kind of worker has its own hardware here, and resets, requests between machines and the transfer of
+weights take no time. `planned_hardware.py` has measured times instead, shared devices, and all of these.
 """
 
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -38,59 +39,16 @@ from stepwell.core import (
 from stepwell.envs.turns import Turn
 from stepwell.rollout.episode import Episode
 from stepwell.rollout.jobs import Job
-from stepwell.workers.busy_times import BusyTimes
 from stepwell.workers.contracts import WorkerHealth
-from stepwell.workers.driver import Driver
-from stepwell.workers.request_queue import RequestQueue
-from stepwell.workers.shards import find_shard_rule
-from stepwell.workers.staleness import GroupBuffer, Mode
-from stepwell.workers.stream import GroupStream
+from stepwell.workers.pipeline import ModelledRun as ModelledRun
+from stepwell.workers.pipeline import PipelineWorkers, StartHook, run_pipeline
+from stepwell.workers.shared_devices import SharedDevices
+from stepwell.workers.staleness import Mode
+from stepwell.workers.virtual_time import run_virtually as run_virtually
 
-T = TypeVar("T")
 _STATE = TokenState(np.zeros(1, dtype=np.int32))
 _ACTION = TokenAction(np.zeros(1, dtype=np.int32))
 _LOGPROBS = np.zeros(1, dtype=np.float32)
-
-
-# --- virtual time --------------------------------------------------------------------------------
-
-
-class _JumpingSelector(selectors.DefaultSelector):
-    """Lets the clock jump instead of waiting."""
-
-    jump: Callable[[float], None]
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        found = super().select(0)
-        if not found:
-            assert timeout is not None, "deadlock: every task waits, and no timer is set"
-            self.jump(timeout)
-        return found
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer when nothing else is to do."""
-
-    def __init__(self) -> None:
-        selector = _JumpingSelector()
-        super().__init__(selector)
-        self._now_s = 0.0
-        selector.jump = self._jump_clock
-
-    def _jump_clock(self, seconds: float) -> None:
-        self._now_s += max(seconds, 0.0)
-
-    def time(self) -> float:
-        return self._now_s
-
-
-def run_virtually(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """The result of a coroutine in virtual time."""
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(work())
-    finally:
-        loop.close()
 
 
 # --- devices ------------------------------------------------------------------------------------
@@ -118,11 +76,77 @@ class ModelledHardware:
     max_wait: float = 0.0
     shard: str = "none"
     seed: int = 0
+    group_size: int = 1
+    max_inflight: int = 1  # calls under way in one generator
 
     @property
     def batch_size(self) -> int:
         """Environments of one batch."""
         return max(1, self.num_envs // (self.num_simulators * self.env_batches))
+
+    @property
+    def spreads(self) -> tuple[float, float, float]:
+        """The sigma of simulators, generators and the trainer."""
+        return self.sigma, self.sigma, self.sigma
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a simulator steps one batch at a time."""
+        return True
+
+    def build_devices(self) -> SharedDevices:
+        """What the workers share: here nothing."""
+        return SharedDevices()
+
+    def find_loads(self, kind: str, number: int) -> dict[str, float]:
+        """What a call of this worker occupies, by resource."""
+        return {}
+
+    def time_step(self, count: int, latency: Latency) -> float:
+        """Seconds of a simulator for one turn of so many environments."""
+        return self.simulator * self.num_simulators / self.num_envs * latency.draw_sum(count)
+
+    def time_reset(self, count: int) -> float:
+        """Seconds of a simulator for so many resets."""
+        return 0.0
+
+    def time_sample(self, count: int, latency: Latency) -> float:
+        """Seconds of a generator for one call."""
+        fixed = self.generator * self.generator_fixed
+        each = self.generator * self.num_generators * (1 - self.generator_fixed) / self.num_envs
+        return (fixed + each * count) * latency.draw_sum()
+
+    def time_update(self, num_steps: int, num_stale: int, latency: Latency) -> Iterator[float]:
+        """Seconds of every piece of an update, on each rank of the trainer."""
+        for _ in range(max(1, round(num_steps / self.num_envs))):
+            yield self.trainer * latency.draw_sum()
+
+    def time_exchange(self) -> float:
+        """Seconds in which ranks exchange gradients, after every piece of an update."""
+        return 0.0
+
+    def time_sync(self) -> float:
+        """Seconds in which new weights travel to the generators, while the trainer waits."""
+        return 0.0
+
+    def time_message(self, kind: str, number: int, count: int) -> float:
+        """Seconds of one way between the driver and this worker."""
+        return 0.0
+
+    def time_driver(self, count: int) -> float:
+        """Seconds of the driving process for one turn of so many environments."""
+        return 0.0
+
+    @property
+    def num_ranks(self) -> int:
+        """Of the trainer."""
+        return 1
+
+    def draw_turns(self, number: int) -> list[int]:
+        """The length of each episode of a group."""
+        low, high = self.turns
+        rng = np.random.default_rng([self.seed, 4, number])
+        return [int(rng.integers(low, high + 1)) for _ in range(self.group_size)]
 
 
 class Latency:
@@ -152,14 +176,15 @@ class _ModelledWorker:
 
 
 class ModelledSimulator(_ModelledWorker):
-    """One process that steps its environments one after the other, one call at a time."""
+    """One process that hosts batches of environments."""
 
-    def __init__(self, model: ModelledHardware, number: int) -> None:
+    def __init__(self, model: ModelledHardware, number: int, devices: SharedDevices | None = None) -> None:
         super().__init__(f"simulator {number}")
         self.num_batches, self.batch_size = model.env_batches, model.batch_size
-        self._each = model.simulator * model.num_simulators / model.num_envs
-        self._latency = Latency(model.sigma, [model.seed, 1, number])
-        self._turn = asyncio.Lock()
+        self._model, self._number, self._devices = model, number, devices or SharedDevices()
+        self._latency = Latency(model.spreads[0], [model.seed, 1, number])
+        self._loads = model.find_loads("simulator", number) if devices is not None else {}
+        self._turn: asyncio.Lock | nullcontext[None] = asyncio.Lock() if model.takes_turns else nullcontext()
         self._left: dict[tuple[int, int], int] = {}
 
     async def reset(
@@ -167,34 +192,52 @@ class ModelledSimulator(_ModelledWorker):
     ) -> list[Turn]:
         for place, task in zip(places, tasks, strict=True):
             self._left[batch, place] = int(task.content["turns"])  # type: ignore[arg-type]
+        if (seconds := self._model.time_reset(len(places))) > 0:
+            await self._work(seconds, len(places))
         return [Turn() for _ in places]
 
     async def step(self, batch: int, places: Sequence[int], actions: Sequence[Any]) -> list[Turn]:
-        async with self._turn:
-            await asyncio.sleep(self._each * self._latency.draw_sum(len(places)))
+        await self._work(None, len(places))
         turns = []
         for place in places:
             self._left[batch, place] -= 1
             turns.append(Turn(terminated=self._left[batch, place] == 0))
         return turns
 
+    async def _work(self, seconds: float | None, count: int) -> None:
+        """A reset of known time, or a step; messages travel before and after, and the driver has its part."""
+        if (driver_s := self._model.time_driver(count)) > 0:
+            await self._devices.work(driver_s, "driver", self._model.find_loads("driver", 0))
+        message_s = self._model.time_message("simulator", self._number, count)
+        await pause_for(message_s)
+        async with self._turn:
+            needed = self._model.time_step(count, self._latency) if seconds is None else seconds
+            await self._devices.work(needed, "simulator", self._loads)
+        await pause_for(message_s)
+
 
 class ModelledGenerator(_ModelledWorker):
-    """Answers one call at a time, in a fixed time plus a time per request."""
+    """Answers calls, in a time by their size; one at a time, or so many that join each other."""
 
-    def __init__(self, model: ModelledHardware, number: int) -> None:
+    def __init__(self, model: ModelledHardware, number: int, devices: SharedDevices | None = None) -> None:
         super().__init__(f"generator {number}")
-        whole = model.generator * model.num_generators
-        self._fixed = whole * model.generator_fixed / model.num_generators
-        self._each = whole * (1 - model.generator_fixed) / model.num_envs
-        self._latency = Latency(model.sigma, [model.seed, 2, number])
-        self._turn = asyncio.Lock()
+        self._model, self._number, self._devices = model, number, devices or SharedDevices()
+        self._latency = Latency(model.spreads[1], [model.seed, 2, number])
+        self._loads = model.find_loads("generator", number) if devices is not None else {}
+        is_single = model.max_inflight == 1
+        self._turn: asyncio.Lock | nullcontext[None] = asyncio.Lock() if is_single else nullcontext()
+        self._num_inflight = 0
         self.version = 0
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
-        first = self.version
+        first, message_s = self.version, self._model.time_message("generator", self._number, len(requests))
+        await pause_for(message_s)
         async with self._turn:
-            await asyncio.sleep((self._fixed + self._each * len(requests)) * self._latency.draw_sum())
+            self._num_inflight += len(requests)
+            seconds = self._model.time_sample(self._num_inflight, self._latency)
+            await self._devices.work(seconds, "generator", self._loads)
+            self._num_inflight -= len(requests)
+        await pause_for(message_s)
         span = VersionSpan(min(first, self.version), self.version)
         return [Sampled(_ACTION, _LOGPROBS, Sampling(), span) for _ in requests]
 
@@ -204,6 +247,12 @@ class ModelledGenerator(_ModelledWorker):
 
     async def forget(self) -> None:
         """There is no cache."""
+
+
+async def pause_for(seconds: float) -> None:
+    """Let time pass, if there is any to pass."""
+    if seconds > 0:
+        await asyncio.sleep(seconds)
 
 
 class ModelledPlayer:
@@ -249,79 +298,67 @@ _NOTHING = _Nothing()
 # --- a run --------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class ModelledRun:
-    """The result of a modelled run. Throughput counts the environment steps that were trained on."""
-
-    num_updates: int = 0
-    num_env_steps: int = 0
-    elapsed: float = 0.0
-    busy: dict[str, float] = field(default_factory=dict)
-    staleness: list[int] = field(default_factory=list)  # of every step that was trained on
-    num_dropped: int = 0
-    mean_batch: float = 0.0
-
-    @property
-    def throughput(self) -> float:
-        return self.num_env_steps / self.elapsed
-
-
 def run_modelled(
-    model: ModelledHardware, mode: Mode, num_updates: int, *, stale_data: str = "drop"
+    model: ModelledHardware,
+    mode: Mode,
+    num_updates: int,
+    *,
+    stale_data: str = "drop",
+    on_start: StartHook | None = None,
 ) -> ModelledRun:
     """Play and train for so many updates, from the first reset to the end of the last update."""
-    return run_virtually(lambda: _run_updates(model, mode, num_updates, stale_data))
+    return run_virtually(lambda: _run_updates(model, mode, num_updates, stale_data, on_start))
 
 
-async def _run_updates(model: ModelledHardware, mode: Mode, num_updates: int, stale_data: str) -> ModelledRun:
-    loop = asyncio.get_running_loop()
-    busy_times = BusyTimes(loop.time)
-    busy_times.register("trainers", "trainer")
-    generators = [ModelledGenerator(model, i) for i in range(model.num_generators)]
-    queue = RequestQueue(
-        generators,
-        max_batch=model.max_batch,
-        max_wait_ms=1000.0 * model.max_wait,
-        shard=find_shard_rule(model.shard),
-        busy_times=busy_times,
+async def _run_updates(
+    model: ModelledHardware, mode: Mode, num_updates: int, stale_data: str, on_start: StartHook | None
+) -> ModelledRun:
+    devices = model.build_devices()
+    workers = PipelineWorkers(
+        [ModelledSimulator(model, i, devices) for i in range(model.num_simulators)],
+        [ModelledGenerator(model, i, devices) for i in range(model.num_generators)],
+        ModelledTrainer(model, devices),
     )
-    buffer = GroupBuffer(
+    return await run_pipeline(
+        workers,
+        model,
         mode,
-        model.global_batch,
-        model.rollout_epochs,
-        model.max_staleness,
-        stale_data,  # type: ignore[arg-type]
         num_updates,
+        player=ModelledPlayer(),
+        make_group=lambda number: _make_jobs(model, number),
+        stale_data=stale_data,
+        on_start=on_start,
     )
-    stream = GroupStream(buffer, lambda number: _make_jobs(model, number))
-    simulators = [ModelledSimulator(model, i) for i in range(model.num_simulators)]
-    stream.start(Driver(simulators, queue, ModelledPlayer(), stream, lock_step=mode == "sync"))
-    run, began, mark = ModelledRun(num_updates), loop.time(), busy_times.take_snapshot()
-    latency = Latency(model.sigma, [model.seed, 3])
-    for update in range(1, num_updates + 1):
-        taken = await stream.take_batch()
-        steps = [step for group in taken.groups for t in group.trajectories for step in t.steps]
-        run.staleness += [update - 1 - step.policy_version.first for step in steps]
-        with busy_times.track("trainers", "trainer"):
-            for _ in range(max(1, round(len(steps) / model.num_envs))):
-                await asyncio.sleep(model.trainer * latency.draw_sum())
-        run.num_env_steps += len(steps)
-        if update % model.sync_interval == 0:
-            for generator in generators:
-                await generator.load_weights(update, {})
-            stream.note_published(update)
-    run.elapsed, run.busy = loop.time() - began, mark.compute_shares(busy_times.take_snapshot())
-    run.num_dropped = stream.counts.num_dropped
-    run.mean_batch = queue.counts.num_requests / max(queue.counts.num_batches, 1)
-    await stream.close()
-    queue.close()
-    return run
+
+
+class ModelledTrainer:
+    """Ranks that learn a share of each piece of an update, and exchange gradients after it."""
+
+    def __init__(self, model: ModelledHardware, devices: SharedDevices) -> None:
+        self._model, self._devices = model, devices
+        self._latency = Latency(model.spreads[2], [model.seed, 3])
+        self._loads = [model.find_loads("trainer", rank) for rank in range(model.num_ranks)]
+
+    async def update(self, num_steps: int, num_stale: int) -> None:
+        """Learn from so many steps; so many of them are versions behind."""
+        for seconds in self._model.time_update(num_steps, num_stale, self._latency):
+            if len(self._loads) == 1:
+                await self._devices.work(seconds, "trainer", self._loads[0])
+            else:
+                await asyncio.gather(*(self._devices.work(seconds, "trainer", row) for row in self._loads))
+            await pause_for(self._model.time_exchange())
+
+    async def sync(self) -> None:
+        """Send weights to the generators."""
+        await pause_for(self._model.time_sync())
 
 
 def _make_jobs(model: ModelledHardware, number: int) -> list[Job]:
-    low, high = model.turns
-    turns = int(np.random.default_rng([model.seed, 4, number]).integers(low, high + 1))
-    return [Job(Task("modelled", {"turns": turns}), f"g{number}", number)]
+    turns = model.draw_turns(number)
+    return [
+        Job(Task("modelled", {"turns": t}), f"g{number}", number * len(turns) + i)
+        for i, t in enumerate(turns)
+    ]
 
 
 def compute_throughput_bound(model: ModelledHardware, num_updates: int) -> tuple[float, dict[str, float]]:

@@ -25,7 +25,14 @@ from stepwell.core import EngineError, Sampled
 from stepwell.engines.batcher import BatchQueue, RequestBundle
 from stepwell.workers.busy_times import BusyTimes
 from stepwell.workers.contracts import Generator
-from stepwell.workers.shards import ActionRequest, GeneratorLoad, ShardRule, check_shards, keep_whole
+from stepwell.workers.shards import (
+    ActionRequest,
+    GeneratorLoad,
+    ShardRule,
+    check_shards,
+    find_shard_rule,
+    keep_whole,
+)
 
 Priority = Callable[[RequestBundle[ActionRequest]], Any]
 _UNBOUNDED = 1 << 30  # environments limit what can wait: each has one request at a time
@@ -120,6 +127,13 @@ class RequestQueue:
                 posted.append(PostedBundle(indices, bundle.future))
                 self._send_batch(target, [bundle])
         return posted
+
+    def change_settings(self, max_batch: int, max_wait_ms: float, shard: str) -> None:
+        """Other limits of a batch and another shard rule, from now on; what waits already may become due."""
+        for queue in (self._shared, *(target.queue for target in self._targets)):
+            queue.change_limits(max_batch, max_wait_ms)
+        self._shard = find_shard_rule(shard)
+        self._send_due_batches()
 
     def measure_loads(self) -> list[GeneratorLoad]:
         """How busy each generator is."""

@@ -92,8 +92,12 @@ class GroupStream:
         self._driver, self._to_store = driver, asyncio.Queue()
         for work in (driver.run(), self._store_finished()):
             task = asyncio.ensure_future(work)
-            task.add_done_callback(self._on_task_done)
+            self.watch_task(task)
             self._tasks.append(task)
+
+    def watch_task(self, task: asyncio.Task[None]) -> None:
+        """End the run with the error of this task, should it have one."""
+        task.add_done_callback(self._on_task_done)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

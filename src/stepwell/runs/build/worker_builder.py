@@ -52,8 +52,10 @@ def build_engine(settings: Mapping[str, Any]) -> Any:
 
 def make_generator_config(config: RunConfig, device: str) -> RunConfig:
     """Settings from which a generator builds its engine: its own device, and few environments."""
-    engine = config.engine
+    engine, sims = config.engine, config.workers.simulators
     size = max(engine.max_batch_size, config.workers.generators.max_batch)
+    if config.workers.tune:  # batches may grow to all environments
+        size = max(size, sims.num_workers * sims.env_batches * sims.batch_size)
     changes: dict[str, Any] = {
         "policy": config.policy.model_copy(update={"device": device, "reference": False}),
         "engine": engine.model_copy(

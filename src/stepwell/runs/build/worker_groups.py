@@ -43,6 +43,7 @@ from stepwell.workers.request_queue import RequestQueue
 from stepwell.workers.shards import find_shard_rule, load_user_function
 from stepwell.workers.staleness import check_staleness
 from stepwell.workers.stream import GroupStream
+from stepwell.workers.tuning import QueueSettings, Tuner, tune_queue
 from stepwell.workers.weight_bytes import PackedWeights
 
 T = TypeVar("T")
@@ -135,6 +136,8 @@ class WorkerGroups:
         self._builder: WorkerBuilder | None = None
         self._is_closed = self._is_learning = False
         self._reporting: asyncio.Task[None] | None = None
+        self._tuning: asyncio.Task[None] | None = None
+        self.tuner: Tuner | None = None
         self._newest: tuple[int, Weights] | None = None
         self.spans.register("trainers", TRAINER)
 
@@ -175,6 +178,14 @@ class WorkerGroups:
         )
         self.stream.start(self.driver)
         self._reporting = asyncio.create_task(self._report_figures())
+        if self.config.workers.tune and not lock_step:
+            self.tuner = Tuner(
+                QueueSettings(settings.max_batch, settings.max_wait_ms, settings.shard),
+                self.driver.num_places,
+                len(self._generators),
+            )
+            self._tuning = asyncio.create_task(tune_queue(self.queue, self.driver, self.tuner))
+            self.stream.watch_task(self._tuning)
 
     # --- playing and weights ---------------------------------------------------------------
 
@@ -256,6 +267,12 @@ class WorkerGroups:
                 found[f"{group}/{name}"] = found.get(f"{group}/{name}", 0.0) + value
         buffer = self.stream.buffer
         ranks: list[int | str] = ["self", *self.components.trainer.rank_pids]
+        if self.tuner is not None:
+            used = self.tuner.choose_settings()
+            found |= {
+                "generators/max_batch": float(used.max_batch),
+                "generators/max_wait_ms": used.max_wait_ms,
+            }
         return found | {
             "simulators/episodes": float(self.driver.num_live),
             "generators/queue": float(self.queue.num_waiting),
@@ -301,8 +318,9 @@ class WorkerGroups:
             self._loop.close()
 
     async def _close_workers(self) -> None:
-        if self._reporting is not None:
-            self._reporting.cancel()
+        for task in (self._reporting, self._tuning):
+            if task is not None:
+                task.cancel()
         try:
             await self.stream.close()
         finally:

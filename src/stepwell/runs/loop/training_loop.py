@@ -341,6 +341,8 @@ class TrainingLoop:
 
     def _drain_workers(self) -> None:
         """Start no new episodes; keep finished ones, and count the others as not played."""
+        if self.workers is not None and self.workers.tuner is not None:
+            self.monitor.note(self.workers.tuner.describe())
         if self.workers is not None and (num_left := self.workers.drain()):
             self.monitor.note(f"{num_left} episodes were under way at the end and count as not played")
 

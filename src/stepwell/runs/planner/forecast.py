@@ -1,0 +1,238 @@
+"""Forecasts: modelled runs of one profile on many placements, and the settings that suit the best of them.
+
+    profile + settings ─► list_cases ─► run_case (modelled, virtual time) ─► Forecast ─► recommend_settings
+
+A case is a number of devices, a placement and a mode. Environments and trajectories per update grow with the
+number of devices, so that each device has as much to do as with one. Driver, request queue, shard rules and
+staleness are the code that runs; only the devices are models (`workers/planned_hardware.py`).
+
+What limits a case is found by asking again: the part without which throughput would grow most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import mean
+from typing import Literal
+
+from stepwell.config.profile import PipelineProfile
+from stepwell.config.run import RunConfig
+from stepwell.workers.modelled import run_modelled
+from stepwell.workers.pipeline import ModelledRun
+from stepwell.workers.placement import CORES, DevicePlacement
+from stepwell.workers.planned_hardware import PlannedHardware
+from stepwell.workers.staleness import Mode, compute_min_staleness
+
+Placement = Literal["colocated", "hybrid", "disaggregated"]
+MODES: tuple[Mode, ...] = ("sync", "rollout_async", "train_async", "stream")
+MAX_TURNS = 3000
+"""A case is modelled with about so many turns; then one modelled environment stands for several."""
+NUM_UPDATES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastCase:
+    """One number of devices, placement and mode."""
+
+    num_devices: int
+    placement: Placement
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a case should give. Throughput counts environment turns (requests that are answered)."""
+
+    case: ForecastCase
+    hardware: PlannedHardware
+    turns_per_s: float
+    busy: dict[str, float]
+    mean_staleness: float
+    max_staleness: int
+    mean_batch: float
+    sync_share: float  # of the time, in which the trainer waits for weights to travel
+    gains: dict[str, float] = field(default_factory=dict)  # throughput without a part, over throughput
+
+    @property
+    def bottleneck(self) -> str:
+        """The part that limits it, or the busiest one if that was not asked."""
+        if self.gains:
+            return max(self.gains, key=lambda part: self.gains[part])
+        return max(self.busy, key=lambda kind: self.busy[kind])
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What there is: accelerators by machine (`num_devices` 0: cores only), and cores of each machine."""
+
+    sizes: tuple[int, ...] = (0,)
+    per_machine: int = 8
+    cores: float = 2.0
+
+
+def list_cases(cluster: Cluster, *, has_device_physics: bool = False) -> Iterator[ForecastCase]:
+    """Every placement that the number of devices allows, in every mode."""
+    for size in cluster.sizes:
+        placements: list[Placement] = ["colocated"]
+        if size >= 2:
+            placements += ["hybrid", "disaggregated"] if has_device_physics else ["disaggregated"]
+        for placement in placements:
+            for mode in MODES:
+                yield ForecastCase(size, placement, mode)
+
+
+def place_case(
+    case: ForecastCase, cluster: Cluster, num_simulators: int, *, has_device_physics: bool = False
+) -> DevicePlacement:
+    """Which worker is where. A quarter of the devices, at least one, is for the smaller role."""
+    if case.num_devices == 0:
+        return DevicePlacement(case.placement, (CORES,) * num_simulators, (CORES,), (CORES,))
+    devices = [
+        f"node{i // cluster.per_machine}/cuda:{i % cluster.per_machine}" for i in range(case.num_devices)
+    ]
+    machines = list(dict.fromkeys(device.rpartition("/")[0] for device in devices))
+    hosts = [f"{machine}/{CORES}" for machine in machines]
+    if has_device_physics:
+        hosts = devices if case.placement == "colocated" else devices[max(1, case.num_devices // 4) :]
+    rolling = tuple(hosts[i % len(hosts)] for i in range(num_simulators))
+    few = max(1, case.num_devices // 4)
+    if case.placement == "hybrid":  # physics on devices
+        generators, others = devices[-few:], devices[:-few]
+        simulators = tuple(others[i % len(others)] for i in range(num_simulators))
+        return DevicePlacement("hybrid", simulators, tuple(generators), tuple(devices))
+    if case.placement == "disaggregated":
+        return DevicePlacement("disaggregated", rolling, tuple(devices[few:]), tuple(devices[:few]))
+    return DevicePlacement("colocated", rolling, tuple(devices), tuple(devices))
+
+
+def build_case(
+    config: RunConfig, profile: PipelineProfile, cluster: Cluster, case: ForecastCase, max_inflight: int = 1
+) -> PlannedHardware:
+    """The modelled devices and settings of a case."""
+    workers, train = config.workers, config.train
+    sims, scale = workers.simulators, max(1, case.num_devices)
+    num_simulators, batch_size = sims.num_workers * scale, sims.batch_size
+    physics = profile.simulator.device > 0
+    placement = place_case(case, cluster, num_simulators, has_device_physics=physics)
+    needed = compute_min_staleness(workers.model_copy(update={"mode": case.mode}))
+    global_batch = (workers.global_batch or train.tasks_per_update * train.group_size) * scale
+    turns = mean(profile.turns) * NUM_UPDATES * global_batch
+    stands_for = _choose_divisor(batch_size, turns / MAX_TURNS)
+    return PlannedHardware(
+        num_envs=num_simulators * sims.env_batches * batch_size // stands_for,
+        num_simulators=num_simulators,
+        env_batches=sims.env_batches,
+        num_generators=len(placement.generators),
+        global_batch=max(1, global_batch // stands_for),
+        rollout_epochs=workers.rollout_epochs,
+        max_staleness=max(workers.max_staleness, needed),
+        sync_interval=workers.sync_interval,
+        max_batch=max(1, workers.generators.max_batch // stands_for),
+        max_wait=workers.generators.max_wait_ms / 1000.0,
+        shard=workers.generators.shard,
+        max_inflight=workers.generators.max_inflight or max_inflight,
+        profile=profile,
+        placement=placement,
+        cores=cluster.cores,
+        stands_for=stands_for,
+    )
+
+
+def _choose_divisor(size: int, wanted: float) -> int:
+    """The smallest divisor of `size` that is at least `wanted`, or `size`."""
+    return next(k for k in range(1, size + 1) if size % k == 0 and (k >= wanted or k == size))
+
+
+def run_case(case: ForecastCase, hardware: PlannedHardware) -> Forecast:
+    """Model a case."""
+    run = run_modelled(hardware, case.mode, NUM_UPDATES, stale_data="weight")
+    return Forecast(
+        case,
+        hardware,
+        measure_throughput(run, hardware),
+        run.busy,
+        mean(run.staleness) if run.staleness else 0.0,
+        max(run.staleness, default=0),
+        run.mean_batch * hardware.stands_for,
+        run.sync_s / run.elapsed,
+    )
+
+
+def measure_throughput(run: ModelledRun, hardware: PlannedHardware) -> float:
+    """Environment turns per second, after the first update and before the last."""
+    return hardware.stands_for * run.measure_middle(1, 1)
+
+
+def find_limits(forecast: Forecast) -> Forecast:
+    """The same with `gains`: throughput without each part, over what it is."""
+    profile, hardware = forecast.hardware.profile, forecast.hardware
+    free = ((1.0, 0.0),)
+    without: dict[str, dict[str, object]] = {
+        "simulators": {"simulator": profile.simulator.model_copy(update={"times": free, "reset_s": 0.0})},
+        "generators": {"generator": profile.generator.model_copy(update={"times": free})},
+        "trainers": {"trainer": profile.trainer.model_copy(update={"times": free}), "update_s": 0.0},
+        "weights and gradients": {
+            "weights": profile.weights.model_copy(update={"num_bytes": 0.0, "load_s": 0.0})
+        },
+        "driver": {"controller_s": 0.0},
+        "switches": {"switch_s": 0.0},
+    }
+    gains = {}
+    for part, change in without.items():
+        other = replace(hardware, profile=profile.model_copy(update=change))
+        gains[part] = run_case(forecast.case, other).turns_per_s / forecast.turns_per_s
+    return replace(forecast, gains=gains)
+
+
+def recommend_settings(forecast: Forecast, num_rounds: int = 2) -> tuple[Forecast, dict[str, object]]:
+    """Batches, waits, shards and environment batches that the model likes better, and what they give."""
+    best, chosen = forecast, {}
+    for _ in range(num_rounds):
+        before = best
+        for name, value, hardware in _list_changes(best.hardware):
+            other = run_case(forecast.case, hardware)
+            if other.turns_per_s > 1.02 * best.turns_per_s:
+                best, chosen[name] = other, value
+        if best is before:
+            break
+    return best, chosen
+
+
+def _list_changes(hardware: PlannedHardware) -> Iterator[tuple[str, object, PlannedHardware]]:
+    """One change each: the name of the setting, its value, and the devices with it."""
+    k, sims = hardware.stands_for, hardware.num_simulators
+    for size in sorted({hardware.batch_size, hardware.num_envs // 2, hardware.num_envs}):
+        if size and size != hardware.max_batch:
+            yield "workers.generators.max_batch", size * k, replace(hardware, max_batch=size)
+    call_s = hardware.profile.generator.compute_seconds(hardware.batch_size * k)
+    for wait_s in (0.0, call_s / 4, call_s):
+        wait_ms = float(f"{1000 * wait_s:.2g}")
+        yield "workers.generators.max_wait_ms", wait_ms, replace(hardware, max_wait=wait_ms / 1000)
+    if hardware.num_generators > 1:
+        for shard in ("even", "by_latency"):
+            yield "workers.generators.shard", shard, replace(hardware, shard=shard)
+    for batches in (1, 2, 4):
+        if batches != hardware.env_batches and hardware.num_envs % (sims * batches) == 0:
+            yield "workers.simulators.env_batches", batches, replace(hardware, env_batches=batches)
+
+
+def forecast_run(
+    config: RunConfig, profile: PipelineProfile, cluster: Cluster, *, max_inflight: int = 1
+) -> list[Forecast]:
+    """Every case, the fastest of each size with its limits."""
+    rows = []
+    for case in list_cases(cluster, has_device_physics=profile.simulator.device > 0):
+        rows.append(run_case(case, build_case(config, profile, cluster, case, max_inflight)))
+    for size in cluster.sizes:
+        best = choose_best(rows, size)
+        rows[rows.index(best)] = find_limits(best)
+    return rows
+
+
+def choose_best(rows: Sequence[Forecast], size: int) -> Forecast:
+    """The fastest case with so many devices; of nearly equal ones the one with less staleness."""
+    mine = [row for row in rows if row.case.num_devices == size]
+    most = max(row.turns_per_s for row in mine)
+    near = [row for row in mine if row.turns_per_s >= 0.98 * most]
+    return min(near, key=lambda row: (row.mean_staleness, -row.turns_per_s))

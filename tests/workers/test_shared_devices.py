@@ -1,0 +1,56 @@
+"""Devices that are shared, exactly, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stepwell.workers.shared_devices import SharedDevices
+from stepwell.workers.virtual_time import run_virtually
+
+Job = tuple[float, float, str, dict[str, float]]  # start, seconds, kind, loads
+
+
+def finish_times(jobs: list[Job], capacity: float = 1.0, switch_s: float = 0.0) -> list[float]:
+    async def work() -> list[float]:
+        devices, loop = SharedDevices(), asyncio.get_running_loop()
+        devices.add_device("gpu", capacity, switch_s)
+        devices.add_device("cores", 2.0)
+
+        async def one(start: float, seconds: float, kind: str, loads: dict[str, float]) -> float:
+            await asyncio.sleep(start)
+            await devices.work(seconds, kind, loads)
+            return loop.time()
+
+        return list(await asyncio.gather(*(one(*job) for job in jobs)))
+
+    return run_virtually(work)
+
+
+def test_alone_work_takes_the_time_that_was_asked_for() -> None:
+    assert finish_times([(0, 3, "a", {"gpu": 1.0})]) == pytest.approx([3.0])
+    assert finish_times([(0, 3, "a", {})]) == pytest.approx([3.0])
+
+
+def test_two_that_fit_together_do_not_slow_each_other_down() -> None:
+    jobs: list[Job] = [(0, 3, "a", {"gpu": 0.6}), (1, 3, "b", {"gpu": 0.4})]
+    assert finish_times(jobs) == pytest.approx([3.0, 4.0])
+
+
+def test_two_that_need_all_of_a_device_take_turns_and_the_rest_runs_at_full_speed() -> None:
+    # from 1 to 5 both run at half speed; the first has had 1 + 2 of its 3 then, the other 2 of its 4
+    jobs: list[Job] = [(0, 3, "a", {"gpu": 1.0}), (1, 4, "b", {"gpu": 1.0})]
+    assert finish_times(jobs) == pytest.approx([5.0, 7.0])
+
+
+def test_work_runs_at_the_speed_of_its_slowest_resource() -> None:
+    jobs: list[Job] = [(0, 2, "a", {"gpu": 0.5, "cores": 1.0})] + [
+        (0, 2, "b", {"cores": 1.0}) for _ in range(3)
+    ]
+    assert finish_times(jobs) == pytest.approx([4.0] * 4)  # four on two cores
+
+
+def test_a_device_that_turns_to_another_kind_of_work_loses_time() -> None:
+    jobs: list[Job] = [(0, 1, "a", {"gpu": 1.0}), (2, 1, "a", {"gpu": 1.0}), (4, 1, "b", {"gpu": 1.0})]
+    assert finish_times(jobs, switch_s=0.25) == pytest.approx([1.0, 3.0, 5.25])
