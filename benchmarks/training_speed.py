@@ -150,7 +150,7 @@ def build_model(shape: str, device: torch.device, dtype: torch.dtype) -> Any:
         return LlamaForCausalLM(config).to(dtype)
 
 
-def build_policy(model: Any, checkpointing: str = "selective") -> CausalLMPolicy:
+def build_policy(model: Any, checkpointing: str = "auto") -> CausalLMPolicy:
     head = ValueHead(model.config.hidden_size, model.dtype).to(model.device)
     policy = CausalLMPolicy(model, critic=CriticModel(head, None), attention="tree")
     policy.set_checkpointing(checkpointing)
@@ -446,6 +446,9 @@ def free_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+_GAPS: dict[Row, dict[str, float]] = {}
+
+
 def measure_row(row: Row, device: torch.device, dtype: torch.dtype, options: Any) -> dict[str, Any]:
     result: dict[str, Any] = {"row": row.name, **asdict(row)}
     for way in options.ways:
@@ -456,7 +459,10 @@ def measure_row(row: Row, device: torch.device, dtype: torch.dtype, options: Any
             print(f"{row.name}, {way}: {result[way]['error']}", file=sys.stderr, flush=True)
         free_memory(device)
     if not options.no_gaps:
-        result["gradient_gap"] = measure_gaps(row, device, dtype)
+        small = row.take_slice()  # the same for several rows
+        if small not in _GAPS:
+            _GAPS[small] = measure_gaps(row, device, dtype)
+        result["gradient_gap"] = _GAPS[small]
         free_memory(device)
     plain, packed = result.get("plain", {}), result.get("packed", {})
     if "seconds" in plain and "seconds" in packed:
@@ -523,8 +529,8 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument(
         "--checkpointing",
-        choices=["none", "selective", "mlp", "full"],
-        default="selective",
+        choices=["auto", "none", "selective", "mlp", "full"],
+        default="auto",
         help="of the packed way",
     )
     parser.add_argument(

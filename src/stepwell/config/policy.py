@@ -49,11 +49,11 @@ class PolicyConfig(Settings):
         "float32", description="bfloat16 needs a GPU: most CPUs have no units for it"
     )
     device: str = Field("cpu", description="a torch device such as cpu or cuda:0")
-    gradient_checkpointing: Literal["none", "selective", "mlp", "full"] = Field(
-        "selective",
+    gradient_checkpointing: Literal["auto", "none", "selective", "mlp", "full"] = Field(
+        "auto",
         description="what the backward pass computes again to save memory: nothing, outputs that are cheap "
         "to make (on a GPU), also the first products of feed-forward parts (on a GPU), or whole layers; "
-        "gradients stay the same",
+        "auto: mlp below a width of 1024, else selective; gradients stay the same",
     )
 
     @field_validator("gradient_checkpointing", mode="before")

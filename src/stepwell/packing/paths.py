@@ -5,8 +5,8 @@ is then exactly tree attention, without pieces to join. One call computes all ru
 backward pass. A custom kernel then sums the gradients of keys that several runs share, in float32 and in a
 fixed order.
 
-The gathered keys are kept for the backward pass instead of the original keys. Trees of many short runs below
-long paths would gather far more keys than they have tokens; `segments.py` handles those.
+The backward pass gathers the keys again, so that only the original keys are kept. Trees of many short runs
+below long paths would gather far more keys than they have tokens; `segments.py` handles those.
 
 Where nothing branches (dialogues without siblings), every run is a whole sequence and its own path. Then
 nothing is gathered and nothing summed: this is plain causal attention over sequences of any length.
@@ -26,7 +26,7 @@ from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
 
 MOST_KEYS = 2.0
-"""The largest number of gathered keys per token, because they are kept for the backward pass."""
+"""The largest number of gathered keys per token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +70,22 @@ def path_attention(
 class _PathAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, paths: Paths, scaling: float) -> Tensor:
-        rows = query[0].transpose(0, 1)
-        keys, values = (side[0].transpose(0, 1) for side in (key, value))
-        if paths.key_tokens is not None:
-            keys, values = (side.index_select(0, paths.key_tokens) for side in (keys, values))
+        rows, *sides = (side[0].transpose(0, 1) for side in (query, key, value))
         output, log_sums, *state = torch.ops.aten._flash_attention_forward(
-            rows, keys, values, *_list_segments(paths), 0.0, True, False, scale=scaling
+            rows, *_gather_keys(sides, paths), *_list_segments(paths), 0.0, True, False, scale=scaling
         )
-        ctx.save_for_backward(rows, keys, values, output, log_sums, *state[:2])
+        ctx.save_for_backward(rows, *sides, output, log_sums, *state[:2])
         ctx.paths, ctx.scaling = paths, scaling
         return output[None]  # type: ignore[no-any-return]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        rows, keys, values, output, log_sums, *state = ctx.saved_tensors
+        rows, key, value, output, log_sums, *state = ctx.saved_tensors
         grads = torch.ops.aten._flash_attention_backward(
             grad_output[0].contiguous(),
             rows,
-            keys,
-            values,
+            *_gather_keys([key, value], ctx.paths),
             output,
             log_sums,
             *_list_segments(ctx.paths),
@@ -106,6 +102,12 @@ class _PathAttention(torch.autograd.Function):
             key_grads, value_grads = sum_copies(key_grads, value_grads, *copies)
         by_head = [grad.transpose(0, 1)[None] for grad in (grads[0], key_grads, value_grads)]
         return *by_head, None, None
+
+
+def _gather_keys(sides: list[Tensor], paths: Paths) -> list[Tensor]:
+    if paths.key_tokens is None:
+        return sides
+    return [side.index_select(0, paths.key_tokens) for side in sides]
 
 
 def _list_segments(paths: Paths) -> tuple[Tensor, Tensor, int, int]:

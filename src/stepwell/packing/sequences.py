@@ -25,8 +25,9 @@ from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
 from stepwell.packing.tree import IntArray
 
-KERNEL = "none"
-"""Which kernel: `cudnn`, `flash`, or `none` for never. None until a GPU has measured them."""
+KERNEL = "cudnn"
+"""Which kernel: `cudnn`, `flash`, or `none` for never. On an H200 cuDNN's is 1.35 to 1.5 times as fast as
+`paths.py` from 8,000 tokens on, forward and backward; flash attention's is no faster."""
 SHORTEST = 2048
 """Mean length of sequences from which this pays. Shorter ones are not bound by attention."""
 MOST_WORK = 1.15

@@ -30,8 +30,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from stepwell.policies.fused_blocks import has_block_form, run_fused_block
 from stepwell.policies.recompute import note_output
 
-IS_ENABLED = False
-"""Whether policies use fused layers. Off until a GPU has measured them in bfloat16; benchmarks turn it on."""
+IS_ENABLED = True
+"""Whether policies use fused layers."""
 USES_BLOCKS = True
 """Whether layers of the usual form run as a whole (`fused_blocks.py`) instead of module by module."""
 _RUNS_ON = ("cuda",)
