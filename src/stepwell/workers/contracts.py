@@ -38,6 +38,7 @@ class WorkerHealth:
     num_restarts: int
     is_alive: bool
     silent_s: float  # time since its last heartbeat
+    last_end: str = ""  # how its process before this one ended, with the end of its log
 
 
 class Worker(Protocol):

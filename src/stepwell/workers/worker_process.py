@@ -67,7 +67,7 @@ class WorkerProcess:
         launcher: Launcher | None = None,
     ) -> None:
         self.name = name
-        self.num_restarts = 0
+        self.num_restarts, self._last_end = 0, ""
         paths = [path or os.getcwd() for path in sys.path]
         self._frame = Frame(kind, {"settings": dict(settings), "path": paths})
         self._heartbeat_s, self._hang_s = min(heartbeat_s, hang_s / 4), hang_s
@@ -121,9 +121,9 @@ class WorkerProcess:
         """Its present state."""
         connection = self._connection
         if connection is None or connection.is_over:
-            return WorkerHealth(self.name, None, 0.0, self.num_restarts, False, 0.0)
+            return WorkerHealth(self.name, None, 0.0, self.num_restarts, False, 0.0, self._last_end)
         pid, memory_mb, silent_s = connection.read_state()
-        return WorkerHealth(self.name, pid, memory_mb, self.num_restarts, True, silent_s)
+        return WorkerHealth(self.name, pid, memory_mb, self.num_restarts, True, silent_s, self._last_end)
 
     async def close(self) -> None:
         """End it: first by closing its link, then by force. Pending calls raise `WorkerError`."""
@@ -176,7 +176,7 @@ class WorkerProcess:
                     raise WorkerError(
                         f"{error}\nGiving up after {self.num_restarts} restarts (workers.max_restarts)"
                     )
-                self.num_restarts += 1
+                self.num_restarts, self._last_end = self.num_restarts + 1, str(error)
                 await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 4.0 ** min(self._num_failed, 9)))
                 self._num_failed += 1
             try:

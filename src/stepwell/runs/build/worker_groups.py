@@ -133,6 +133,7 @@ class WorkerGroups:
         self._thread.start()
         self._simulators: list[Simulator] = []
         self._generators: list[Generator] = []
+        self._seen_restarts: dict[str, int] = {}
         self._builder: WorkerBuilder | None = None
         self._is_closed = self._is_learning = False
         self._reporting: asyncio.Task[None] | None = None
@@ -279,6 +280,17 @@ class WorkerGroups:
             "trainers/queue": 0.0 if buffer is None else float(len(buffer.ready)),
             "trainers/memory_mb": sum(map(memory_mb, ranks)),
         }
+
+    def take_restarts(self) -> list[str]:
+        """What ended workers that were restarted since the last call, with the ends of their logs."""
+        told = []
+        for worker in (*self._simulators, *self._generators):
+            health = worker.read_health()
+            if health.num_restarts > self._seen_restarts.get(health.name, 0):
+                self._seen_restarts[health.name] = health.num_restarts
+                why = f": {health.last_end}" if health.last_end else ""
+                told.append(f"restart {health.num_restarts} of worker {health.name}{why}")
+        return told
 
     # --- the thread -----------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class StreamedSource:
     workers: WorkerGroups
     should_stop: Callable[[], bool] = lambda: False
     is_fresh: bool = True
+    note: Callable[[str], None] = lambda text: None
     _taken: list[str] = field(default_factory=list)
     _totals: _Totals | None = None
 
@@ -93,6 +94,8 @@ class StreamedSource:
         self._taken += [group.name for group in (*taken.groups, *taken.dropped)]
         trajectories = [trajectory for group in taken.groups for trajectory in group.trajectories]
         metrics = self._update_metrics(update, taken)
+        for restart in self.workers.take_restarts():
+            self.note(restart)
         num_actions = sum(int(t.info.get("num_actions", len(t.steps))) for t in trajectories)  # type: ignore[arg-type, misc]
         num_retries, waited_s = int(metrics["episodes/refilled"]), time.perf_counter() - started
         self.workers.mark_training(True)

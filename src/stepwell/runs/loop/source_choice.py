@@ -27,7 +27,7 @@ def choose_source(
     if workers is not None:
         from stepwell.runs.loop.async_source import StreamedSource
 
-        return StreamedSource(config, components, run, feed, workers, is_stopping)
+        return StreamedSource(config, components, run, feed, workers, is_stopping, note=note)
     if config.offline.pool is None:
         return PlayedSource(config, components, run, feed)
     source = StoredSource(config, components.recipe)
