@@ -84,7 +84,7 @@ install_wheel() {
 
 rm -f "$place/steps.tsv"
 typed="python -m build --wheel" step "build the wheel and check it" build_wheel
-typed="pip install 'stepwell-0.2.0-py3-none-any.whl[serve]' openai anthropic" \
+typed="pip install '$(basename "$place"/dist/*.whl)[serve]' openai anthropic" \
   step "install it in a fresh environment" install_wheel
 export PATH=$place/venv/bin:$PATH
 mkdir -p "$place/work"
@@ -118,7 +118,7 @@ step "own reward: its file" stepwell init reward brevity
 part='rewards.parts=[{name="brevity", function="brevity.py:reward", weight=0.1}]'
 typed="stepwell train demo name=rewarded '$part'" step "own reward: train" stepwell train demo name=rewarded "$part" \
   ${is_short:+"${tiny[@]}" "${few[@]}" warm_start.num_demos=128}
-step "own reward: it is in the figures" grep -q '"reward/brevity": -' runs/rewarded/metrics.jsonl
+typed="grep reward/brevity runs/rewarded/metrics.jsonl" step "own reward: it is in the figures" grep -q '"reward/brevity": -' runs/rewarded/metrics.jsonl
 
 step "SFT from chats" stepwell sft tiny-0.3m helper_chats.jsonl --to warm ${is_short:+--max-updates 5}
 step "export" stepwell export runs/own --to exported

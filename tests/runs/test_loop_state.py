@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepwell.config.run import EvalConfig
+from stepwell.config.outputs import EvalConfig
 from stepwell.config.training import TrainConfig
 from stepwell.runs.interrupts import Terminated, count_signals, handle_first_stop
 from stepwell.runs.loop.loop_state import LoopState

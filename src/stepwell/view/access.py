@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from stepwell.core.cookies import read_cookie
 from stepwell.services.errors import ServiceError
 from stepwell.services.hosts import HostCheck
 from stepwell.services.keys import read_key
@@ -84,7 +84,7 @@ class ViewAccess:
             return self._welcome(scope["path"], [(name, text) for name, text in query if name != "token"])
         given = headers.get(HEADER) or read_key(headers)
         if scope["method"] in ("GET", "HEAD"):
-            given = given or _read_cookie(headers.get("cookie", ""))
+            given = given or read_cookie(headers.get("cookie", ""), _COOKIE)
         if not self._is_token(given):
             return PlainTextResponse("open the link that `stepwell view` printed; it contains the token", 401)
         return None
@@ -98,11 +98,3 @@ class ViewAccess:
         assert self._token is not None
         reply.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict", path="/")
         return reply
-
-
-def _read_cookie(text: str) -> str:
-    try:
-        found = SimpleCookie(text).get(_COOKIE)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value

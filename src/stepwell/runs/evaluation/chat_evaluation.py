@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.config.chat_api import ChatApiConfig
-from stepwell.config.run import RunConfig, RunPoolConfig
+from stepwell.config.outputs import RunPoolConfig
+from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EngineError, InfraError, Observation, Status, Task, Trajectory
 from stepwell.core.protocols import SamplingParams
 from stepwell.pool import Filter, PoolImageStore

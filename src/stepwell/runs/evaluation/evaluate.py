@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from stepwell.config.loading import load_config
-from stepwell.config.run import RunConfig, RunPoolConfig
+from stepwell.config.outputs import RunPoolConfig
+from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EnvError, ModelError, Task
 from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job

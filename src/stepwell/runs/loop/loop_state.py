@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from stepwell.config.run import EvalConfig
+from stepwell.config.outputs import EvalConfig
 from stepwell.config.training import TrainConfig
 
 if TYPE_CHECKING:

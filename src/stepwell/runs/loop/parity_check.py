@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stepwell.config.run import ParityConfig
+from stepwell.config.outputs import ParityConfig
 from stepwell.core import LogprobGaps, ParityError
 from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.engines.parity import ParityMonitor

@@ -15,10 +15,10 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
+from stepwell.core.cookies import read_cookie
 from stepwell.envs.web.exchange import DirectSite, SiteAnswer, SiteRequest
 from stepwell.envs.web.sites.layout import COMMON_ROUTES, write_document
 from stepwell.envs.web.sites.pages import SITES
@@ -87,7 +87,7 @@ class SitesApp(DirectSite):
         return self._answer_visitor(request, headers.get("cookie", ""))
 
     def _answer_visitor(self, request: SiteRequest, cookie: str) -> SiteAnswer:
-        known = _read_cookie(cookie)
+        known = read_cookie(cookie, VISIT_COOKIE)
         visitor = _choose_visitor(_read_query(request.query).get("visit", ""), known)
         answer = answer_visit(request, self._store.find_visitor(visitor), self._store, visitor)
         if known == visitor:
@@ -206,14 +206,6 @@ async def _read_body(receive: Any) -> bytes:
         body += message.get("body", b"")
         has_more = message.get("more_body", False)
     return body
-
-
-def _read_cookie(text: str) -> str:
-    try:
-        found = SimpleCookie(text).get(VISIT_COOKIE)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
 
 
 def _choose_visitor(*names: str) -> str:
