@@ -101,6 +101,11 @@ class TrainConfig(Settings):
         None, ge=1, description="steps of one microbatch of a robot policy; None: the whole minibatch at once"
     )
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    sharding: Literal["none", "full"] = Field(
+        "none",
+        description="full: every trainer device keeps a part of weights, gradients and optimizer states, and "
+        "gathers a layer when it runs (FSDP2); none: whole copies",
+    )
     critic_learning_rate: float | None = Field(
         None, gt=0, description="of all weights of critics; none: as the actor's"
     )

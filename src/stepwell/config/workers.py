@@ -17,6 +17,8 @@ from pydantic import Field
 
 from stepwell.config.base import ObjectName, OptionalObjectName, Settings
 
+OnDeadRank = Literal["shrink", "wait", "stop"]
+
 
 class SimulatorsConfig(Settings):
     """Worker processes that host environments."""
@@ -113,6 +115,12 @@ class WorkersConfig(Settings):
     stale_data: Literal["drop", "weight"] = Field(
         "weight",
         description="older data: dropped, or learnt from under the truncated ratio; both are counted",
+    )
+    on_dead_rank: OnDeadRank = Field(
+        "stop",
+        description="a trainer rank that died: shrink goes on from the last update with the ranks that are "
+        "left, wait starts it again (or waits for it to join), stop ends the run; the first two collect the "
+        "optimizer's state after every update",
     )
     heartbeat_s: float = Field(5.0, gt=0, description="time between signs of life of a worker")
     hang_s: float = Field(60.0, gt=0, description="silence after which a worker is killed and restarted")

@@ -11,8 +11,8 @@ depends on what it couples:
 of every output, and each microbatch runs again with a graph and receives its share |
 
 A loss may be separable for some microbatches only; then only the others run twice. The result is the same
-gradient for every token budget, up to rounding. It also does not matter which device runs a microbatch:
-`DistributedBatch` is a batch that several devices run together.
+gradient for every token budget, up to rounding. It also does not matter which device runs a microbatch: an
+`Evaluator` may let several devices run it (`training/ranked_policy.py`).
 """
 
 from __future__ import annotations
@@ -67,18 +67,6 @@ class Evaluator(Protocol):
 
     def run(self, microbatch: Any, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
         """Outputs of one microbatch, in its own order."""
-        ...
-
-
-class DistributedBatch(Protocol):
-    """A batch whose microbatches are distributed over several devices."""
-
-    def outputs(self, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
-        """Outputs of the whole batch in step order, without a graph."""
-        ...
-
-    def pull_back(self, pulls: tuple[Tensor, ...], *, logprobs: bool, values: bool, entropies: bool) -> None:
-        """Add the contributions of all devices' microbatches to the policy's gradients."""
         ...
 
 
@@ -167,21 +155,19 @@ def backward(
     logprobs: bool = True,
     values: bool = False,
     entropies: bool = False,
-    shared: DistributedBatch | None = None,
 ) -> tuple[Tensor, dict[str, Any], Outputs]:
     """Add the gradient of `loss_function` to the policy's parameters.
 
     Returns the loss, its metrics and the outputs it was computed from, all detached. NaN is an error; on a
-    GPU the gradients may then contain NaN and must not be used. With `shared`, its devices run the batch
-    together.
+    GPU the gradients may then contain NaN and must not be used.
     """
     packed = policy.prepare_batch(packed)
     wanted = _list_wanted(logprobs, values, entropies)
-    if shared is None and len(packed.microbatches) > 1 and isinstance(loss_function, SeparableLoss):
+    if len(packed.microbatches) > 1 and isinstance(loss_function, SeparableLoss):
         once = [loss_function.is_separate(microbatch.steps) for microbatch in packed.microbatches]
         if any(once):
             return _PartsBackward(policy, packed, loss_function, wanted).run_batch(once)
-    if shared is None and len(packed.microbatches) == 1:
+    if len(packed.microbatches) == 1:
         outputs = _compute_outputs(policy, packed, wanted)
         loss, metrics = loss_function(outputs)
         checked = FiniteCheck(outputs, loss)
@@ -191,16 +177,13 @@ def backward(
         checked.require_finite()  # on a GPU only now, because reading earlier would wait for the forward pass
         return loss.detach(), metrics, outputs.map_tensors(torch.Tensor.detach)
     with torch.no_grad():
-        outputs = _compute_outputs(policy, packed, wanted) if shared is None else shared.outputs(**wanted)
+        outputs = _compute_outputs(policy, packed, wanted)
     leaves = outputs.map_tensors(lambda output: output.detach().requires_grad_())
     loss, metrics = loss_function(leaves)
     check_finite(outputs, loss)
     pulls = torch.autograd.grad(loss, leaves.list_present(), allow_unused=True, materialize_grads=True)
-    if shared is None:
-        for microbatch in packed.microbatches:
-            pull_gradients(policy.run(microbatch, **wanted), microbatch, pulls, wanted)
-    else:
-        shared.pull_back(pulls, **wanted)
+    for microbatch in packed.microbatches:
+        pull_gradients(policy.run(microbatch, **wanted), microbatch, pulls, wanted)
     return loss.detach(), metrics, outputs
 
 
@@ -225,6 +208,13 @@ def _pull_shares(
             parts.append(part)
             shares.append(whole[torch.from_numpy(slots).to(whole.device)])
     torch.autograd.backward(parts, shares)
+
+
+def pull_own_gradients(outputs: Sequence[Tensor], pulls: Sequence[Tensor]) -> None:
+    """Backpropagate the gradients of outputs, as far as they have a graph."""
+    pairs = [(output, pull) for output, pull in zip(outputs, pulls, strict=True) if output.requires_grad]
+    if pairs:
+        torch.autograd.backward([output for output, _ in pairs], [pull for _, pull in pairs])
 
 
 class _PartsBackward:

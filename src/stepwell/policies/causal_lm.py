@@ -96,6 +96,8 @@ class CausalLMPolicy(StepScorer[Packed]):
         parts = {"model": model, "critic": critic, "instruction_critic": instruction_critic}
         self.module = nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
         self.is_replayed = attention == "replay"
+        self.runs_all_parts = False
+        """Whether a microbatch without actions runs the actor too, as ranks that share layers must."""
         self.recomputes_outputs = True
         """Whether fused layers make cheap outputs again in the backward pass instead of keeping them."""
         self.keeps_gates = True
@@ -242,7 +244,7 @@ class CausalLMPolicy(StepScorer[Packed]):
         self, inputs: ForwardInputs, *, with_hidden: bool, with_entropies: bool
     ) -> tuple[tuple[Tensor, Tensor | None], Tensor | None]:
         """Compute logprobs and entropies per action token, and hidden states for a shared critic."""
-        if inputs.targets.numel() == 0:  # only value-only steps
+        if inputs.targets.numel() == 0 and not self.runs_all_parts:  # only value-only steps
             wide = torch.promote_types(self.model.dtype, torch.float32)
             nothing = torch.zeros(0, dtype=wide, device=self.device)
             return (nothing, nothing), None

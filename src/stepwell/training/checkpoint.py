@@ -3,6 +3,7 @@
     checkpoints/update-000050/
         model.safetensors, config.json, tokenizer…   the policy in Hugging Face format, critic included
         trainer.pt                                   optimizer and counters
+        shards/                                      by rank, with train.sharding = "full"
         loop.json                                    the state of the loop
         complete.json                                size and hash of every other file, written last
 
@@ -27,6 +28,7 @@ from safetensors import SafetensorError
 from stepwell.core import EncodingError, InfraError
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.training.policy import Policy
+from stepwell.training.sharded_files import FOLDER
 from stepwell.training.trainer import Trainer
 
 BEST = "best"
@@ -64,7 +66,7 @@ def save_checkpoint(
                 item.rename(fresh / item.name)
             (fresh / "policy").rmdir()
             if trainer is not None:
-                torch.save(trainer.state_dict(), fresh / "trainer.pt")
+                _save_trainer(trainer, fresh)
             (fresh / "loop.json").write_text(json.dumps(loop, indent=1))
             files = {
                 item.relative_to(fresh).as_posix(): _describe_file(item)
@@ -86,7 +88,17 @@ def load_checkpoint(checkpoint: Checkpoint, policy: Policy, trainer: Trainer) ->
     # load to the CPU: optimizers move moments to the device of their parameters, but count steps on the host,
     # where reading them does not wait for the device
     state = torch.load(checkpoint.path / "trainer.pt", map_location="cpu", weights_only=True)
-    trainer.load_state_dict(state)
+    shards = checkpoint.path / FOLDER
+    trainer.load_state_dict(state, shards if shards.is_dir() else None)
+
+
+def _save_trainer(trainer: Trainer, folder: Path) -> None:
+    """Write optimizer and counters: by every rank its part, if weights are in shards."""
+    if trainer.ranks is not None and trainer.config.sharding == "full":
+        trainer.ranks.save_shards(folder / FOLDER)
+        torch.save(trainer.read_counters(), folder / "trainer.pt")
+    else:
+        torch.save(trainer.state_dict(), folder / "trainer.pt")
 
 
 def load_policy(path: Path, policy: Policy) -> None:

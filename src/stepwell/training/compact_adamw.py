@@ -16,7 +16,7 @@ A checkpoint holds the moments as they are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -185,15 +185,19 @@ class CompactAdamW(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state; moments stay in the form in which they are kept."""
         saved = state_dict["state"]
-        if any(set(state) != {"step", *self._moments.names} for state in saved.values()):
+        super().load_state_dict({**state_dict, "state": {}})
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for index, held in saved.items():
+            self.load_moments(parameters[index], held)
+
+    def load_moments(self, parameter: Tensor, held: Mapping[str, Tensor]) -> None:
+        """Go on with the saved state of one parameter."""
+        if set(held) != {"step", *self._moments.names}:
             raise WeightsError(
                 "the checkpoint holds moments of another form; "
                 "train.optimizer.state must not change on resume"
             )
-        super().load_state_dict({**state_dict, "state": {}})
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        for index, held in saved.items():
-            state = self.state[parameters[index]] = self._moments.make(parameters[index])
-            for name in self._moments.names:
-                state[name].copy_(held[name])
-            state["step"] = held["step"].clone().cpu()
+        state = self.state[parameter] = self._moments.make(parameter)
+        for name in self._moments.names:
+            state[name].copy_(held[name])
+        state["step"] = held["step"].clone().cpu()

@@ -46,6 +46,11 @@ class TokenBudget:
             self._tokens = guess_tokens(self._policy)
         return max([self._tokens, *(_find_longest(trajectory) for trajectory in trajectories)])
 
+    def limit_tokens(self, tokens: int | None) -> None:
+        """Use what the ranks' devices hold for an automatic budget."""
+        if self._setting == "auto" and tokens is not None:
+            self._tokens = tokens
+
     def fit_memory(
         self,
         minibatches: Sequence[TrajectoryMinibatch],

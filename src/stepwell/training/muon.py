@@ -25,6 +25,9 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of x, x³ and x⁵ in one iteration, which moves every singular value in (0, 1] towards 1."""
 NUM_ITERATIONS = 5
 _TINY = 1e-7
+Orthogonalize = Callable[[Tensor, Tensor], tuple[Tensor, int]]
+"""From a parameter and its update: the orthogonalised update, and the longer side of the matrix. A shard's
+rank gathers the matrix first."""
 
 
 class Muon(torch.optim.Muon):
@@ -33,10 +36,19 @@ class Muon(torch.optim.Muon):
     The learning rate is scaled so that an update is as large as one of AdamW at the same rate.
     """
 
-    def __init__(self, parameters: list[Any], *, rate: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: list[Any],
+        *,
+        rate: float,
+        momentum: float,
+        weight_decay: float,
+        orthogonalize: Orthogonalize | None = None,
+    ) -> None:
         super().__init__(
             parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
         )
+        self._orthogonalize = orthogonalize or _orthogonalize_whole
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -47,9 +59,9 @@ class Muon(torch.optim.Muon):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                update = orthogonalize(self._look_ahead(parameter, momentum))
+                update, size = self._orthogonalize(parameter, self._look_ahead(parameter, momentum))
                 parameter.mul_(1.0 - rate * group["weight_decay"])
-                parameter.add_(update, alpha=-rate * 0.2 * max(parameter.shape) ** 0.5)
+                parameter.add_(update, alpha=-rate * 0.2 * size**0.5)
         return None
 
     def _look_ahead(self, parameter: Tensor, momentum: float) -> Tensor:
@@ -61,6 +73,10 @@ class Muon(torch.optim.Muon):
         moment: Tensor = state["momentum_buffer"]
         moment.lerp_(gradient, 1.0 - momentum)
         return gradient.lerp(moment, momentum)
+
+
+def _orthogonalize_whole(parameter: Tensor, update: Tensor) -> tuple[Tensor, int]:
+    return orthogonalize(update), max(parameter.shape)
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:

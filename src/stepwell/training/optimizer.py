@@ -23,7 +23,7 @@ Invariants
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,9 +33,11 @@ from torch import Tensor, nn
 from stepwell.config.training import OptimizerConfig
 from stepwell.core import DivergenceError, InputError, WeightsError
 from stepwell.training.compact_adamw import ByteMoments, CompactAdamW, HostMoments
-from stepwell.training.muon import Muon
+from stepwell.training.muon import Muon, Orthogonalize
 
 MOMENTUM = 0.95
+ORIGINAL = "original"
+"""Key of the float32 original of a 16-bit parameter in a named state."""
 _BETA1 = 0.9
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -49,6 +51,7 @@ class Optimizer:
         config: OptimizerConfig,
         *,
         critic_rate: float | None = None,
+        orthogonalize: Orthogonalize | None = None,
     ) -> None:
         given = list(parameters)
         self.parameters = [parameter for _, parameter in given]
@@ -58,6 +61,8 @@ class Optimizer:
             id(p): (p, nn.Parameter(p.detach().float())) for p in self.parameters if p.dtype in _HALF
         }
         named = [(name, self._originals.get(id(p), (p, p))[1]) for name, p in given]
+        self._named = dict(named)
+        self._names = {id(p): name for name, p in named}
         hidden = [(n, p) for n, p in named if config.kind == "muon" and _is_hidden_matrix(n, p)]
         owned = {id(p) for _, p in hidden}
         rate = config.learning_rate
@@ -74,6 +79,7 @@ class Optimizer:
                     rate=config.muon_learning_rate,
                     momentum=MOMENTUM,
                     weight_decay=config.weight_decay,
+                    orthogonalize=orthogonalize,
                 )
             )
         self._rates = [[group["lr"] for group in part.param_groups] for part in self._parts]
@@ -128,6 +134,55 @@ class Optimizer:
         """The 16-bit parameters, and the original of each."""
         pairs = list(self._originals.values())
         return [parameter for parameter, _ in pairs], [original for _, original in pairs]
+
+    def are_weights_finite(self) -> bool:
+        """Whether all trained weights are finite."""
+        norms = torch._foreach_norm(list[Tensor](self.parameters))
+        return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
+
+    # --- by name ------------------------------------------------------------------------
+
+    def read_named_state(self) -> dict[str, Tensor]:
+        """Everything needed to go on, as `NAME:exp_avg`, by the names of the parameters."""
+        found: dict[str, Tensor] = {}
+        for name, parameter in self._named.items():
+            for part in self._parts:
+                for key, value in part.state.get(parameter, {}).items():
+                    found[f"{name}:{key}"] = value
+            if self._is_original(name):
+                found[f"{name}:{ORIGINAL}"] = parameter.detach()
+        return found
+
+    @torch.no_grad()
+    def load_named_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `read_named_state` gave."""
+        by_name: dict[str, dict[str, Tensor]] = {}
+        for label, value in state.items():
+            name, _, key = label.rpartition(":")
+            by_name.setdefault(name, {})[key] = value
+        if missing := sorted(by_name.keys() - self._named.keys()):
+            raise WeightsError(
+                f"the checkpoint holds optimizer states of {len(missing)} weights that this run does not "
+                f"train (first: {missing[0]}); policy and critic must not change on resume"
+            )
+        for part in self._parts:
+            for group in part.param_groups:
+                is_on_device = bool(group.get("fused") or group.get("capturable"))
+                for parameter in group["params"]:
+                    own = by_name.get(self._names[id(parameter)], {})
+                    original = own.pop(ORIGINAL, None)
+                    if original is not None:
+                        parameter.copy_(original)
+                    part.state.pop(parameter, None)
+                    if own and isinstance(part, CompactAdamW):
+                        part.load_moments(parameter, own)
+                        continue
+                    for key, value in own.items():
+                        place = parameter.device if key != "step" or is_on_device else torch.device("cpu")
+                        part.state[parameter][key] = value.to(place, copy=True)
+
+    def _is_original(self, name: str) -> bool:
+        return bool(self._originals) and any(p is self._named[name] for _, p in self._originals.values())
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Everything needed to go on."""

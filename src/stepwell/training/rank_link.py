@@ -1,42 +1,38 @@
-"""Communication between the ranks of a trainer: messages over a socket, tensors over torch.distributed.
+"""Messages between a trainer and its ranks: JSON with bytes over a socket, tensors as their bits.
 
-    rank 0 ── socket pair ──► rank r      commands as JSON and bytes; nothing is ever unpickled
-    all    ══ process group ═ all         outputs, gradients and weights, in a fixed order
+    trainer ── {"do": …}, payload ──► rank       one command at a time, the same to all ranks
+            ◄─ {"is": …}, payload ───            one answer per command; long ones come in pieces
 
-An idle rank waits at its socket without a time limit, and notices there when rank 0 has ended. A collective
-waits at most `timeout_s`. Every trainer has its own process group and does not use the global group of
-torch.distributed, so several trainers can exist in one process.
-
-With NCCL, tensors go from device to device; otherwise they go through host memory (Gloo, loopback).
+Nothing is ever unpickled. An idle rank waits at its socket without a time limit, and notices there when the
+trainer has ended.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 _HEAD = struct.Struct("<IQ")
 _BUCKET_BYTES = 64 << 20
+Message = tuple[dict[str, Any], bytearray]
+Named = tuple[str, Tensor]
 
 
-def send_message(link: socket.socket, words: dict[str, Any], payload: bytes = b"") -> None:
+def send_message(link: socket.socket, words: dict[str, Any], *payload: bytes | memoryview) -> None:
     """Send one message."""
     text = json.dumps(words).encode()
-    link.sendall(_HEAD.pack(len(text), len(payload)) + text)
-    link.sendall(payload)
+    link.sendall(_HEAD.pack(len(text), sum(map(len, payload))) + text)
+    for piece in payload:
+        link.sendall(piece)
 
 
-def receive_message(link: socket.socket) -> tuple[dict[str, Any], bytes] | None:
+def receive_message(link: socket.socket) -> Message | None:
     """The next message; None if the other side has closed the connection."""
     head = _read_bytes(link, _HEAD.size)
     if head is None:
@@ -47,80 +43,63 @@ def receive_message(link: socket.socket) -> tuple[dict[str, Any], bytes] | None:
     return None if text is None or payload is None else (json.loads(text), payload)
 
 
-def _read_bytes(link: socket.socket, size: int) -> bytes | None:
-    found = bytearray()
-    while len(found) < size:
-        piece = link.recv(min(size - len(found), 1 << 20))
-        if not piece:
+def _read_bytes(link: socket.socket, size: int) -> bytearray | None:
+    found = bytearray(size)
+    view, place = memoryview(found), 0
+    while place < size:
+        count = link.recv_into(view[place:], size - place)
+        if not count:
             return None
-        found += piece
-    return bytes(found)
+        place += count
+    return found
 
 
-class RankCollectives:
-    """Collectives among the ranks; each returns when it is done, or raises RuntimeError."""
-
-    def __init__(self, folder: Path, rank: int, size: int, *, on_devices: bool, timeout_s: float) -> None:
-        self.rank, self._on_devices = rank, on_devices
-        group: Any = dist.ProcessGroupNCCL if on_devices else dist.ProcessGroupGloo
-        options = group.Options() if on_devices else group._Options()
-        options._timeout = timedelta(seconds=timeout_s)
-        if on_devices:
-            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # makes `wait` raise instead of killing
-        else:
-            options._devices = [group.create_device(hostname="127.0.0.1")]
-        store = dist.FileStore(str(folder / "store"), size)  # type: ignore[attr-defined]
-        store.set_timeout(timedelta(seconds=timeout_s))
-        self._group = group(store, rank, size, options)
-
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Give every rank the tensors of rank 0, in place."""
-        options = dist.BroadcastOptions()
-        options.rootRank = 0
-        for bucket in _split_buckets(tensors):
-            joined = self._join_bucket(bucket)
-            self._group.broadcast([joined], options).wait()
-            if self.rank > 0:
-                _scatter_bucket(joined, bucket)
-
-    def sum_to_first(self, tensors: Iterable[Tensor]) -> None:
-        """Sum the tensors of all ranks, in place at rank 0; the other ranks' tensors do not change."""
-        options = dist.ReduceOptions()
-        options.rootRank = 0
-        for bucket in _split_buckets(tensors):
-            joined = self._join_bucket(bucket)
-            self._group.reduce([joined], options).wait()
-            if self.rank == 0:
-                _scatter_bucket(joined, bucket)
-
-    def reduce_any(self, flags: Sequence[bool], device: torch.device) -> list[bool]:
-        """Which flags are set on any rank; all ranks get the same result."""
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
-        found = torch.tensor(flags, dtype=torch.uint8, device=device if self._on_devices else "cpu")
-        self._group.allreduce([found], options).wait()
-        return [bool(flag) for flag in found.tolist()]
-
-    def _join_bucket(self, bucket: Sequence[Tensor]) -> Tensor:
-        joined = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
-        return joined if self._on_devices else joined.cpu()
+def view_bytes(tensor: Tensor) -> memoryview:
+    """The bits of a tensor; one on a device is copied to the host."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy().data)
 
 
-def _split_buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Group consecutive tensors of one dtype into about `_BUCKET_BYTES`: few messages, little memory."""
-    bucket: list[Tensor] = []
+def describe_tensor(name: str, tensor: Tensor) -> list[Any]:
+    """Name, type and shape, from which `read_tensors` makes it again."""
+    return [name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+
+
+def read_tensors(described: Sequence[list[Any]], payload: bytearray) -> Iterator[Named]:
+    """The tensors of a payload, which they share."""
+    start = 0
+    for name, kind, shape in described:
+        dtype: torch.dtype = getattr(torch, kind)
+        count = int(torch.Size(shape).numel())
+        if count == 0:
+            yield name, torch.zeros(shape, dtype=dtype)
+            continue
+        end = start + count * dtype.itemsize
+        # a copy where a piece does not begin at a multiple of its size
+        piece = memoryview(payload)[start:end]
+        whole = piece if start % dtype.itemsize == 0 else bytearray(piece)
+        yield name, torch.frombuffer(whole, dtype=dtype).view(shape)
+        start = end
+
+
+def split_buckets(tensors: Iterable[Named]) -> Iterator[list[Named]]:
+    """Group consecutive tensors into about `_BUCKET_BYTES`: few messages, little memory."""
+    bucket: list[Named] = []
     size = 0
-    for tensor in tensors:
-        if bucket and (tensor.dtype != bucket[0].dtype or size >= _BUCKET_BYTES):
+    for name, tensor in tensors:
+        bucket.append((name, tensor))
+        size += tensor.numel() * tensor.element_size()
+        if size >= _BUCKET_BYTES:
             yield bucket
             bucket, size = [], 0
-        bucket.append(tensor)
-        size += tensor.numel() * tensor.element_size()
     if bucket:
         yield bucket
 
 
-@torch.no_grad()
-def _scatter_bucket(joined: Tensor, bucket: Sequence[Tensor]) -> None:
-    for tensor, part in zip(bucket, torch.split(joined, [tensor.numel() for tensor in bucket]), strict=True):
-        tensor.copy_(part.view_as(tensor))
+def send_tensors(link: socket.socket, tensors: Iterable[Named]) -> None:
+    """Send tensors in pieces; the answer that ends them is the caller's."""
+    for bucket in split_buckets(tensors):
+        described = [describe_tensor(name, tensor) for name, tensor in bucket]
+        send_message(
+            link, {"is": "tensors", "tensors": described}, *(view_bytes(tensor) for _, tensor in bucket)
+        )

@@ -1,14 +1,8 @@
-"""The process of a trainer rank other than 0 (`python -m stepwell.training.rank_main FD`).
+"""The process of a trainer's rank (`python -m stepwell.training.rank_main FD`).
 
-Rank 0 sends commands over the socket FD; the process group carries the tensors (`rank_link.py`). The first
-message describes the policy. This process has no recipe and no optimizer: it runs its share of each batch and
-receives the updated weights.
-
-    take      trajectories ─► minibatches, packed as rank 0 packs them
-    outputs   outputs of its microbatches, summed at rank 0
-    pull      the gradient of every output ─► its microbatches ─► gradients, summed at rank 0
-    weights   the trained weights, from rank 0
-    check     a fingerprint of the trained weights
+`serve_rank` is what every launcher calls: with a socket to the trainer, it runs the trainer's commands until
+the trainer closes it. A child process of the trainer gets the socket as a file descriptor; ranks on other
+machines connect to it (`rank_join.py`).
 
 Invariant: the process ends with its parent, whatever it is doing, and at the first failure.
 """
@@ -21,108 +15,51 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from stepwell.core.child_process import call_when_parent_ends
-from stepwell.core.encoding import decode_trajectory
-from stepwell.policies import CausalLMPolicy
 from stepwell.policies.numerics import set_numerics
-from stepwell.policies.vla import VLAPolicy
-from stepwell.training.batch import TrajectoryMinibatch
-from stepwell.training.policy import Policy
-from stepwell.training.rank_link import RankCollectives, receive_message, send_message
-from stepwell.training.rank_share import RankShare
-from stepwell.training.rank_weights import add_gradients, compute_fingerprint, copy_frozen, list_weights
+from stepwell.training.rank_link import receive_message, send_message
+from stepwell.training.rank_worker import RankWorker
 
-KINDS: dict[str, Any] = {"CausalLMPolicy": CausalLMPolicy, "VLAPolicy": VLAPolicy}
 FAILED, BEREFT = 1, 3  # exit codes: this rank failed; another rank left it alone in a collective
 _GRACE_S = 1.0  # time for an orderly exit and for removing the folder
+_OF_GROUP = ("gloo", "NCCL", "TCPStore", "Connection closed by", "Broken pipe", "Connection reset")
 
 
-class RankWorker:
-    """Runs the commands of rank 0."""
-
-    def __init__(self, link: socket.socket, words: dict[str, Any]) -> None:
-        self.link, self.rank, self.size = link, words["rank"], words["size"]
-        folder, device = Path(words["folder"]), torch.device(words["device"])
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        opened = KINDS[words["kind"]].from_pretrained(
-            folder / "policy", dtype=words["dtype"], device=device, **words["options"]
-        )
-        self.policy: Policy = opened
-        if words["has_reference"]:
-            self.policy.reference = copy_frozen(self.policy.model)
-        send_message(link, {"is": "ready"})
-        self.wire = RankCollectives(
-            folder, self.rank, self.size, on_devices=words["on_devices"], timeout_s=words["timeout_s"]
-        )
-        self.wire.broadcast(list_weights(self.policy))
-        self._parameters = [parameter for _, parameter in self.policy.named_parameters()]
-        self._shares: list[RankShare] = []
-
-    def handle_message(self, words: dict[str, Any], payload: bytes) -> None:
-        """Run one command of rank 0."""
-        work: dict[str, Callable[..., None]] = {
-            "take": self._take_batches,
-            "outputs": self._send_outputs,
-            "pull": self._pull_gradients,
-            "weights": self._receive_weights,
-            "check": self._send_fingerprint,
-        }
-        work[words.pop("do")](payload=payload, **words)
-
-    def _take_batches(self, minibatches: list[dict[str, Any]], payload: bytes) -> None:
-        self._shares, start = [], 0
-        for settings in minibatches:
-            trajectories = []
-            for size in settings.pop("sizes"):
-                trajectories.append(decode_trajectory(payload[start : start + size]))
-                start += size
-            minibatch = TrajectoryMinibatch(trajectories, self.policy.device, **settings)
-            self._shares.append(RankShare(self.policy, minibatch, self.rank, self.size))
-
-    def _send_outputs(self, batch: int, wanted: dict[str, bool], payload: bytes, **how: bool) -> None:
-        self.wire.sum_to_first([self._shares[batch].compute_outputs(wanted, **how)])
-
-    def _pull_gradients(self, batch: int, wanted: dict[str, bool], payload: bytes) -> None:
-        share = self._shares[batch]
-        pulls = torch.zeros(sum(share.output_lengths(wanted)), dtype=torch.float64, device=self.policy.device)
-        self.wire.broadcast([pulls])
-        for parameter in self._parameters:
-            parameter.grad = None
-        share.pull_back(pulls, wanted)
-        add_gradients(self.wire, self._parameters)
-
-    def _receive_weights(self, payload: bytes) -> None:
-        self.wire.broadcast(self._parameters)
-
-    def _send_fingerprint(self, payload: bytes) -> None:
-        send_message(self.link, {"is": "fingerprint", "value": compute_fingerprint(self.policy)})
+def serve_rank(link: socket.socket) -> int:
+    """Run the commands of the trainer at the other end; gives the exit code of this process."""
+    first = receive_message(link)
+    if first is None:
+        return 0
+    set_numerics(first[0]["num_threads"])
+    try:
+        rank = RankWorker(link, first[0])
+        while (message := receive_message(link)) is not None:
+            rank.handle_message(*message)
+        shutil.rmtree(first[0]["folder"], ignore_errors=True)  # its creator may have been killed
+    except Exception as error:
+        traceback.print_exc()
+        text = str(error)
+        if isinstance(error, OSError) or (
+            isinstance(error, RuntimeError) and any(word in text for word in _OF_GROUP)
+        ):
+            return BEREFT
+        kind = "OutOfMemoryError" if isinstance(error, torch.OutOfMemoryError) else type(error).__name__
+        try:
+            send_message(link, {"is": "failed", "kind": kind, "text": text})
+        except OSError:
+            return BEREFT
+        return FAILED
+    return 0
 
 
 def main() -> int:
-    """Run commands until rank 0 closes the socket."""
+    """Run as a child of the trainer."""
     call_when_parent_ends(_end_soon)
     with socket.socket(fileno=int(sys.argv[1])) as link:
-        first = receive_message(link)
-        if first is None:
-            return 0
-        set_numerics(first[0]["num_threads"])
-        try:
-            rank = RankWorker(link, first[0])
-            while (message := receive_message(link)) is not None:
-                rank.handle_message(*message)
-            shutil.rmtree(first[0]["folder"], ignore_errors=True)  # its creator may have been killed
-        except Exception as error:
-            traceback.print_exc()
-            is_bereft = isinstance(error, RuntimeError) and any(x in str(error) for x in ("gloo", "NCCL"))
-            return BEREFT if is_bereft or isinstance(error, OSError) else FAILED
-    return 0
+        return serve_rank(link)
 
 
 def _end_soon() -> None:

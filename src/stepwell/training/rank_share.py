@@ -1,96 +1,87 @@
-"""One rank's share of a batch: its microbatches, their outputs and their gradients.
+"""How a batch is shared among ranks: rounds of microbatches of about equal size.
 
-Microbatches are dealt out in turn: rank r of n runs r, r + n, r + 2n, … A rank may have none. A rank writes
-its outputs into an array of the whole batch, with zeros elsewhere. The sum over all ranks is then the output
-of the whole batch, bit for bit as computed by each rank.
+    microbatches by size   9  8  8  5  4  4  2      3 ranks
+    rounds                [9  8  8][5  4  4][2]      the last one leaves two ranks without work
+
+All ranks run a round together, because sharded layers are gathered from all of them. Its members are of about
+equal size, so that nobody waits long. A rank without a microbatch of its own runs a stand-in, whose outputs
+are dropped and whose gradient is zero.
+
+Invariant: trainer and ranks deal out alike, from the packed batch alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from stepwell.packing import Outputs, PackedArrays
-from stepwell.packing.gradient import pull_gradients
+from stepwell.packing import PackedArrays
+from stepwell.packing.tree import IntArray
 from stepwell.training.batch import TrajectoryMinibatch
-from stepwell.training.policy import Policy
 
 _FINER = 1.15
 _TRIES = 8
 
 
-@dataclass(eq=False)
-class RankShare:
-    """The work of rank `rank` of `size` on one minibatch."""
+def deal_rounds(microbatches: list[Any], size: int) -> list[list[int]]:
+    """Per round the numbers of its microbatches, that of rank 0 first; ranks may be left without one."""
+    order = sorted(range(len(microbatches)), key=lambda number: (-count_work(microbatches[number]), number))
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
-    policy: Policy
-    minibatch: TrajectoryMinibatch
-    rank: int
-    size: int
-    _kept: Outputs | None = field(default=None, repr=False)
+
+def count_work(microbatch: Any) -> int:
+    """Tokens of a language agent's microbatch, states of a robot's."""
+    return int(microbatch.num_states if hasattr(microbatch, "num_states") else microbatch.num_tokens)
+
+
+@dataclass(eq=False)
+class RankRound:
+    """Microbatches that the ranks run at once: to a loss, one microbatch with all their steps."""
+
+    batch: int
+    which: str
+    number: int
+    members: list[Any]
+    cache: dict[Any, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        packed = self.policy.prepare_batch(self.minibatch.packed)
-        self.microbatches = packed.microbatches[self.rank :: self.size]
-        self.num_logprobs = sum(packed.action_lengths)
-        self.num_values = self.num_logprobs + len(packed)
+        self.steps = np.sort(np.concatenate([one.steps for one in self.members]))
+        self.orders: dict[str, npt.NDArray[np.int64]] = {}
+        for kind in ("logprob_indices", "value_indices"):
+            joined = np.concatenate([getattr(one, kind) for one in self.members])
+            self.orders[kind] = np.argsort(joined, kind="stable").astype(np.int64)
+            setattr(self, kind, joined[self.orders[kind]])
 
-    def output_lengths(self, wanted: dict[str, bool]) -> list[int]:
-        """Lengths of the requested outputs over the whole batch."""
-        sizes = {"values": self.num_values}
-        return [sizes.get(kind, self.num_logprobs) for kind, is_wanted in wanted.items() if is_wanted]
+    logprob_indices: IntArray = field(init=False)
+    value_indices: IntArray = field(init=False)
 
-    def compute_outputs(
-        self, wanted: dict[str, bool], *, with_reference: bool = False, keep: bool = False
-    ) -> Tensor:
-        """This rank's outputs in their places, one kind after the other, as float64 (exact for narrower
-        types).
-
-        With `keep`, the graph of a single microbatch is kept, so that `pull_back` need not run it again.
-        """
-        keeps = keep and len(self.microbatches) == 1
-        lengths = self.output_lengths(wanted)
-        flat = torch.zeros(sum(lengths), dtype=torch.float64, device=self.policy.device)
-        rows = torch.split(flat, lengths)
-        with _as_reference(self.policy, with_reference), torch.set_grad_enabled(keeps):
-            for microbatch in self.microbatches:
-                found = self.policy.run(microbatch, **wanted)
-                kinds = [kind for kind, is_wanted in wanted.items() if is_wanted]
-                for kind, row, part in zip(kinds, rows, found.list_present(), strict=True):
-                    slots = microbatch.value_indices if kind == "values" else microbatch.logprob_indices
-                    row[torch.from_numpy(slots).to(row.device)] = part.detach().double()
-                self._kept = found if keeps else None
-        return flat
-
-    def pull_back(self, pulls: Tensor, wanted: dict[str, bool]) -> None:
-        """Add the contribution of this rank's microbatches to the gradients."""
-        parts = torch.split(pulls, self.output_lengths(wanted))
-        for microbatch in self.microbatches:
-            found = self._kept or self.policy.run(microbatch, **wanted)
-            kinds = found.list_present()
-            narrow = tuple(part.to(kind.dtype) for part, kind in zip(parts, kinds, strict=True))
-            pull_gradients(found, microbatch, narrow, wanted)
-            self._kept = None
+    @property
+    def num_tokens(self) -> int:
+        """Work of all members."""
+        return sum(map(count_work, self.members))
 
 
-@contextmanager
-def _as_reference(policy: Policy, is_wanted: bool) -> Iterator[None]:
-    """Use the weights of the frozen reference inside this block."""
-    if not is_wanted:
-        yield
-    elif policy.reference is None:
-        with policy.adapters.disable_adapter():
-            yield
-    else:
-        model, policy.model = policy.model, policy.reference
-        try:
-            yield
-        finally:
-            policy.model = model
+@dataclass(eq=False)
+class RankShare:
+    """The microbatches of rank `rank` of `size` in one prepared batch."""
+
+    microbatches: list[Any]
+    rank: int
+    size: int
+
+    def __post_init__(self) -> None:
+        self.rounds = deal_rounds(self.microbatches, self.size)
+        works = [count_work(microbatch) for microbatch in self.microbatches]
+        self._stand_in = works.index(min(works))
+
+    def find_microbatch(self, number: int) -> tuple[Any, bool]:
+        """The microbatch of this rank in a round, and whether it is its own or a stand-in."""
+        members = self.rounds[number]
+        is_own = self.rank < len(members)
+        return self.microbatches[members[self.rank] if is_own else self._stand_in], is_own
 
 
 def cut_for_ranks(minibatch: TrajectoryMinibatch, size: int) -> TrajectoryMinibatch:

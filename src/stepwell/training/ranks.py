@@ -1,35 +1,32 @@
-"""Training on several devices: a group of processes that compute one gradient together, led by rank 0.
+"""Training on several devices: a group of processes that run one policy together, led by the trainer.
 
-    rank 0, the trainer's own process                     ranks 1 … n-1 (`rank_main.py`)
-    ──────────────────────────────────                    ─────────────────────────────
-    check_weights ◄──────────────── fingerprints ──────── theirs
-    take_batches  minibatches ───── trajectories ───────► packed in the same way
-    outputs       its microbatches ◄── outputs, summed ─► theirs
-                  the loss on all outputs ─► a gradient per output
-    pull_back     its microbatches ◄── gradients, summed ► theirs
-                  clip, check, optimizer step
-    send_weights  ───────────────── weights ────────────► theirs
+    trainer's process (recipe, loss, weights on the host)      ranks (`rank_worker.py`), one per device
+    ──────────────────────────────────────────────────         ───────────────────────────────────────
+    take_batches    trajectories ────────────────────────────► packed in the same way
+    RankedPolicy    a round ◄──────── outputs ──────────────── forward: layers gathered from all ranks
+                    the loss, its gradient per output ───────► backward: gradients summed over ranks
+    RankOptimizer   clip, step ──────────────────────────────► each on its shards
+    collect_weights the trained weights ◄────────────────────  gathered, bucket by bucket, sent by rank 0
 
 A loss over the whole batch needs only the outputs of the whole batch (`packing/gradient.py`), so it does not
 matter which rank ran which microbatch. The gradient equals that of one device up to rounding, for every
-recipe, batch size and number of ranks. Only rank 0 computes the loss, the checks and the optimizer step. If
-the trainer refuses a batch, the other ranks just wait for the next command; they know no recipe.
+recipe, batch size and number of ranks. Ranks know no recipe.
 
 Invariants
-* Between updates, every rank has the same bits as rank 0's weights. Every update begins by comparing
-  fingerprints, and a difference stops the run.
+* After an update, the policy in the trainer's process has the weights of the ranks. Nobody else changes it
+  while ranks run: a difference stops the run.
 * A rank that dies, fails or does not answer within `timeout_s` raises a `WorkerError` that names the rank and
-  the cause. After `close`, no process, socket or file of the group is left.
+  the cause. The trainer's own weights are then those of its last update. After `close`, no process, socket or
+  file of the group is left.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import select
 import shutil
-import socket
-import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,145 +34,227 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from stepwell.core import WeightsError, WorkerError
-from stepwell.core.child_process import ChildProcess, limit_threads
+from stepwell.config.training import TrainConfig
+from stepwell.core import TokenState, WeightsError, WorkerError, errors
 from stepwell.core.encoding import encode_trajectory
-from stepwell.core.fork_server import MODEL_MODULES
-from stepwell.packing import Outputs
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
-from stepwell.training.rank_link import RankCollectives, receive_message, send_message
-from stepwell.training.rank_share import RankShare
-from stepwell.training.rank_weights import add_gradients, compute_fingerprint, list_weights
+from stepwell.training.rank_launch import Launcher, Peer
+from stepwell.training.rank_link import read_tensors, receive_message, send_message
 
 TIMEOUT_S = 300.0
 """The longest time a rank may take for its share of a batch."""
 _START_S = 600.0
 _GRACE_S = 1.0
+_GROUP_SHARE = 0.8  # ranks give up waiting for each other before the trainer does, which shows who is silent
 _BEREFT = 3  # exit code of a rank that another rank left alone
-_KINDS = ("logprobs", "values", "entropies")
-_ADVICE = "the update was not finished; go on from the last checkpoint with --resume"
+_ADVICE = (
+    "the update was not finished; go on from the last checkpoint with --resume, or let runs go on by "
+    "themselves (workers.on_dead_rank)"
+)
 
 
-@dataclass(eq=False)
-class _Peer:
-    """Another rank, seen from rank 0."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What one rank said to a command; rank 0 may have sent tensors before."""
 
-    rank: int
-    device: str
-    link: socket.socket
-    process: ChildProcess
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} of the trainer ({self.device}, pid {self.process.pid})"
+    words: dict[str, Any]
+    payload: bytearray
+    tensors: dict[str, Tensor]
 
 
 class Ranks:
-    """The other ranks of a trainer, started with the policy's current weights."""
+    """The ranks of a trainer, started with the policy's current weights and optimizer state."""
 
-    def __init__(self, policy: Policy, devices: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
-        self.policy, self.size, self.timeout_s = policy, len(devices), timeout_s
-        self.peers: list[_Peer] = []
-        self._parameters = [parameter for _, parameter in policy.named_parameters()]
+    def __init__(
+        self,
+        policy: Policy,
+        config: TrainConfig,
+        launcher: Launcher,
+        *,
+        state: dict[str, Tensor] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.policy, self.timeout_s = policy, timeout_s
+        self._is_sharded = config.sharding == "full"
+        self.peers: list[Peer] = []
+        self.token_budget: int | None = None
+        """What free memory holds, on the rank with least of it."""
         self._folder = Path(tempfile.mkdtemp(prefix="stepwell-ranks-"))
         self.close = weakref.finalize(self, _end_ranks, self.peers, self._folder)
         """End every rank, whatever it is doing, and clean up. Runs at the latest when this process exits."""
         try:
-            self._start_ranks(devices)
+            self._start_ranks(launcher, config, state)
         except BaseException:
             self.close()
             raise
 
-    def _start_ranks(self, devices: Sequence[str]) -> None:
-        self.policy.save_pretrained(self._folder / "policy")
-        on_devices = all(torch.device(device).type == "cuda" for device in devices)
-        num_threads = max(1, torch.get_num_threads() // self.size)
-        words = {
-            "size": self.size,
-            "folder": str(self._folder),
-            "kind": type(self.policy).__name__,
-            "dtype": str(self.policy.model.dtype).removeprefix("torch."),
-            "options": _read_options(self.policy),
-            "has_reference": self.policy.reference is not None,
-            "on_devices": on_devices,
-            "timeout_s": self.timeout_s,
-            "num_threads": num_threads,
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.peers)
+
+    def _start_ranks(self, launcher: Launcher, config: TrainConfig, state: dict[str, Tensor] | None) -> None:
+        move_to_host(self.policy)
+        words = self._write_policy(state) | {
+            "sharding": config.sharding,
+            "optimizer": config.optimizer.model_dump(mode="json"),
+            "critic_rate": config.critic_learning_rate,
+            "timeout_s": _GROUP_SHARE * self.timeout_s,
         }
-        for rank, device in enumerate(devices[1:], start=1):
-            self.peers.append(self._spawn_rank(rank, device, num_threads))
+        launcher.launch_ranks(self.peers, self.timeout_s)
+        kinds = {torch.device(peer.device).type for peer in self.peers}
+        self._store = TCPStore(launcher.bind_host, 0, is_master=True, wait_for_workers=False)
+        words |= {
+            "host": launcher.host,
+            "port": self._store.port,
+            "size": self.size,
+            "on_devices": kinds == {"cuda"},
+            "is_mixed": len(kinds) > 1,
+            "num_threads": launcher.count_threads(self.size),
+        }
+        _check_sharding(config, kinds)
         with self._raise_worker_error():
             for peer in self.peers:
-                send_message(peer.link, words | {"rank": peer.rank, "device": peer.device})
-            for peer in self.peers:
-                self._await_answer(peer, _START_S)
-            shutil.rmtree(self._folder / "policy")
-            self._wire = RankCollectives(
-                self._folder, 0, self.size, on_devices=on_devices, timeout_s=self.timeout_s
-            )
-            self._wire.broadcast(list_weights(self.policy))
+                own = launcher.send_files(peer, words | {"rank": peer.rank, "device": peer.device})
+                send_message(peer.link, own)
+            ready = self._await_answers(self.peers, _START_S)
+        for peer, answer in zip(self.peers, ready, strict=True):
+            peer.pid = peer.pid or answer.words["pid"]
+        budgets = [answer.words["token_budget"] for answer in ready]
+        self.token_budget = None if None in budgets else min(budgets)
+        for item in self._folder.iterdir():
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
+        self._written = self._count_writes()
 
-    def _spawn_rank(self, rank: int, device: str, num_threads: int) -> _Peer:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = ChildProcess(
-                [sys.executable, "-P", "-m", "stepwell.training.rank_main", str(theirs.fileno())],
-                environment=os.environ | limit_threads(num_threads),
-                pass_fds=(theirs.fileno(),),
-                imports=MODEL_MODULES,
-            )
-        ours.settimeout(self.timeout_s)
-        return _Peer(rank, device, ours, process)
+    def _write_policy(self, state: dict[str, Tensor] | None) -> dict[str, Any]:
+        """Write what a rank opens; returns the words that describe it."""
+        folder, policy = self._folder, self.policy
+        policy.save_pretrained(folder / "policy")
+        names = {"reference": None, "state": None}
+        reference = policy.reference
+        contents = {
+            "reference": None if reference is None else reference.state_dict(),
+            "state": state or None,
+        }
+        for name, tensors in contents.items():
+            if tensors is not None:
+                names[name] = str(folder / f"{name}.safetensors")  # type: ignore[assignment]
+                save_file({k: v.detach().clone().contiguous() for k, v in tensors.items()}, names[name])  # type: ignore[arg-type]
+        return names | {
+            "folder": str(folder),
+            "policy": str(folder / "policy"),
+            "kind": type(policy).__name__,
+            "dtype": str(policy.model.dtype).removeprefix("torch."),
+            "options": _read_options(policy),
+            "trained": [name for name, _ in policy.named_parameters()],
+        }
 
     # --- commands to all ranks ------------------------------------------------------------
 
-    def take_batches(self, minibatches: Sequence[TrajectoryMinibatch]) -> list[SharedBatch]:
-        """Send all ranks the minibatches of the next passes."""
+    def call(
+        self,
+        command: str,
+        *,
+        by_rank: Sequence[dict[str, Any]] | None = None,
+        payloads: Sequence[memoryview | bytes] | None = None,
+        **words: Any,
+    ) -> list[Answer]:
+        """Let every rank run a command; gives their answers. `by_rank` and `payloads` are one for each."""
+        with self._raise_worker_error():
+            for number, peer in enumerate(self.peers):
+                own = {} if by_rank is None else by_rank[number]
+                load = b"" if payloads is None else payloads[number]
+                send_message(peer.link, {"do": command, **words, **own}, load)
+            return self._await_answers(self.peers, self.timeout_s)
+
+    def _collect_tensors(self, command: str) -> dict[str, Tensor]:
+        """Whole tensors from rank 0, which is asked alone where it has them: others may be dead."""
+        if self._is_sharded:
+            return self.call(command)[0].tensors
+        with self._raise_worker_error():
+            send_message(self.peers[0].link, {"do": command})
+            return self._await_answers(self.peers[:1], self.timeout_s)[0].tensors
+
+    def take_batches(self, policy: Policy, minibatches: Sequence[TrajectoryMinibatch]) -> None:
+        """Send all ranks the minibatches of an update, with their images."""
         settings, payload = [], []
         for minibatch in minibatches:
             encoded = [encode_trajectory(trajectory) for trajectory in minibatch.trajectories]
-            names = ("token_budget", "with_bootstrap", "micro_batch", "seed")
+            names = ("token_budget", "with_bootstrap", "micro_batch", "seed", "keeps_trajectories")
             more = {name: getattr(minibatch, name) for name in names}
             settings.append({"sizes": [len(item) for item in encoded], **more})
             payload += encoded
-        self._send_to_all({"do": "take", "minibatches": settings}, b"".join(payload))
-        return [
-            SharedBatch(self, number, RankShare(self.policy, minibatch, 0, self.size))
-            for number, minibatch in enumerate(minibatches)
-        ]
+        store = getattr(policy, "image_store", None)
+        images = [] if store is None else [store.get(name) for name in _list_images(minibatches)]
+        shapes = [list(image.shape[:2]) for image in images]
+        joined = b"".join([*payload, *(image.tobytes() for image in images)])
+        self.call("take", minibatches=settings, images=shapes, payloads=[joined] * self.size)
 
-    def send_weights(self) -> None:
-        """Send all ranks the newly trained weights."""
-        self._send_to_all({"do": "weights"})
-        with self._raise_worker_error():
-            self._wire.broadcast(self._parameters)
+    @torch.no_grad()
+    def collect_weights(self) -> None:
+        """Take over the weights of the ranks."""
+        found = self._collect_tensors("weights")
+        for name, parameter in self.policy.named_parameters():
+            parameter.copy_(found[name])
+        self._written = self._count_writes()
+
+    def collect_gradients(self) -> dict[str, Tensor]:
+        """The gradients of the last step by name, summed over ranks and clipped."""
+        return self._collect_tensors("gradients")
+
+    def collect_state(self) -> dict[str, Tensor]:
+        """The whole optimizer state, by name (`Optimizer.load_named_state`)."""
+        return self._collect_tensors("state")
 
     def check_weights(self) -> None:
-        """Raise an error if the weights of any rank differ from rank 0's, bit for bit."""
-        self._send_to_all({"do": "check"})
-        own = compute_fingerprint(self.policy)
-        for peer in self.peers:
-            with self._raise_worker_error():
-                found = self._await_answer(peer, self.timeout_s)["value"]
-            if found != own:
+        """Raise an error if copies of a weight differ between ranks, or the policy's were changed."""
+        answers = self.call("check")
+        own = answers[0].words["copies"]
+        for peer, answer in zip(self.peers, answers, strict=True):
+            if answer.words["copies"] != own:
                 raise WeightsError(
-                    f"{peer} has weights with the fingerprint {found}, rank 0 has {own}: they no longer "
-                    f"learn together; {_ADVICE}"
+                    f"{peer} has weights with the fingerprint {answer.words['copies']}, rank 0 has {own}: "
+                    f"they no longer learn together; {_ADVICE}"
                 )
+        if self._count_writes() != self._written:
+            raise WeightsError(
+                "the policy's weights were changed outside of the trainer, and its ranks still have the old "
+                "ones: they no longer learn together; load weights by trainer.load_state_dict, or close the "
+                "trainer first"
+            )
 
-    def _send_to_all(self, words: dict[str, Any], payload: bytes = b"") -> None:
-        with self._raise_worker_error():
-            for peer in self.peers:
-                send_message(peer.link, words, payload)
+    def _count_writes(self) -> int:
+        return sum(parameter._version for _, parameter in self.policy.named_parameters())
 
-    def _await_answer(self, peer: _Peer, timeout_s: float) -> dict[str, Any]:
-        peer.link.settimeout(timeout_s)
-        message = receive_message(peer.link)
-        peer.link.settimeout(self.timeout_s)
-        if message is None:
-            raise ConnectionError("its socket is closed")
-        return message[0]
+    def _await_answers(self, peers: Sequence[Peer], timeout_s: float) -> list[Answer]:
+        """One answer of each of these ranks; the first failure of any of them ends the waiting."""
+        found: dict[int, Answer] = {}
+        tensors: dict[str, Tensor] = {}
+        until = time.monotonic() + timeout_s
+        while len(found) < len(peers):
+            waiting = {peer.link: peer for peer in peers if peer.rank not in found}
+            ready, _, _ = select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise TimeoutError("timed out")
+            for link in ready:
+                message = receive_message(link)
+                if message is None:
+                    raise ConnectionError("its socket is closed")
+                words, payload = message
+                if words["is"] == "tensors":
+                    tensors.update(read_tensors(words["tensors"], payload))
+                    until = time.monotonic() + timeout_s
+                elif words["is"] == "failed":
+                    _raise_rank_error(waiting[link], words)
+                else:
+                    found[waiting[link].rank] = Answer(words, payload, {})
+        answers = [found[peer.rank] for peer in peers]
+        return [Answer(answers[0].words, answers[0].payload, tensors), *answers[1:]]
 
     # --- failures and cleanup -------------------------------------------------------------
 
@@ -184,77 +263,112 @@ class Ranks:
         """Turn failures of communication into a `WorkerError` that names the rank."""
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except (RuntimeError, OSError) as error:
             raise WorkerError(f"{self._explain_failure(error)}\n{_ADVICE}") from error
 
     def _explain_failure(self, error: Exception) -> str:
         for peer in self.peers:  # a rank with a closed socket is about to exit
-            peer.process.wait(_GRACE_S / len(self.peers))
+            peer.wait(_GRACE_S / len(self.peers))
         for peer in self.peers:
-            if peer.process.exit_code not in (None, _BEREFT):
-                return f"{peer} {peer.process.describe_end()}"
-        silent = [peer for peer in self.peers if not peer.process.has_died()] or self.peers
+            if peer.exit_code not in (None, _BEREFT):
+                return f"{peer} {peer.describe_end()}"
+        silent = [peer for peer in self.peers if not peer.has_died()] or self.peers
         first_line = str(error).strip().split("\n")[0]
         return f"{' or '.join(map(str, silent))} did not answer within {self.timeout_s:g} s ({first_line})"
 
+    def list_lost(self) -> list[int]:
+        """The ranks that died by themselves, or that do not answer: not those that another one left alone."""
+        for peer in self.peers:
+            peer.wait(_GRACE_S / len(self.peers))
+        died = [peer.rank for peer in self.peers if peer.exit_code not in (None, _BEREFT)]
+        return died or [peer.rank for peer in self.peers if peer.exit_code is None and peer.is_silent()]
 
-def _end_ranks(peers: list[_Peer], folder: Path) -> None:
+
+class RankOptimizer:
+    """The optimizer of all ranks, with the calls of `Optimizer` that an update makes."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks, self._share, self._is_finite = ranks, 1.0, True
+
+    def set_rate(self, share: float) -> None:
+        """Set every learning rate to its configured value times `share`."""
+        self._share = share
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        self._ranks.call("zero")
+
+    def clip_gradients(self, limit: float) -> dict[str, Tensor]:
+        """Clip the gradients of actor and critics to this norm each; gives the norms before."""
+        norms = self._ranks.call("clip", limit=limit)[0].words["norms"]
+        return {name: torch.tensor(norm) for name, norm in norms.items()}
+
+    def step(self) -> None:
+        """Apply the gradients."""
+        answers = self._ranks.call("step", share=self._share)
+        self._is_finite = all(answer.words["is_finite"] for answer in answers)
+
+    def are_weights_finite(self) -> bool:
+        """Whether all trained weights are finite since the last step."""
+        return self._is_finite
+
+
+def _check_sharding(config: TrainConfig, kinds: set[str]) -> None:
+    """Refuse what cannot be in shards."""
+    if config.sharding != "full":
+        return
+    if len(kinds) > 1:
+        raise errors.ConfigError(
+            f"train.sharding = 'full' needs devices of one kind, got {', '.join(sorted(kinds))}; "
+            "name devices of one kind in workers.trainers.devices"
+        )
+    if config.optimizer.state != "full":
+        raise errors.ConfigError(
+            f"train.optimizer.state = {config.optimizer.state!r} does not work in shards, where every rank "
+            "has only its part of the moments; set it to 'full', or train.sharding to 'none'"
+        )
+
+
+def move_to_host(policy: Policy) -> None:
+    """Move the policy's weights to the host: ranks have them on their devices."""
+    any_policy: Any = policy
+    any_policy.module.to("cpu")
+    if policy.reference is not None:
+        policy.reference.to("cpu")
+
+
+def _raise_rank_error(peer: Peer, words: dict[str, Any]) -> None:
+    if words["kind"] == "OutOfMemoryError":
+        raise torch.OutOfMemoryError(f"{peer}: {words['text']}")
+    kind = getattr(errors, words["kind"], None)
+    if isinstance(kind, type) and issubclass(kind, errors.StepwellError):
+        raise kind(f"{words['text']} (in {peer})")
+    peer.wait(_GRACE_S)
+    raise WorkerError(
+        f"{peer} failed with {words['kind']}: {words['text']}; {peer.describe_end()}\n{_ADVICE}"
+    )
+
+
+def _end_ranks(peers: list[Peer], folder: Path) -> None:
     for peer in peers:
         peer.link.close()
     for peer in peers:
-        peer.process.wait(_GRACE_S)
-        peer.process.kill()
+        peer.end(_GRACE_S)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@dataclass(eq=False)
-class SharedBatch:
-    """A minibatch that all ranks run together (`packing.gradient.DistributedBatch`)."""
-
-    ranks: Ranks
-    number: int
-    share: RankShare
-
-    def outputs(self, *, logprobs: bool = True, values: bool = False, entropies: bool = False) -> Outputs:
-        """Outputs of the whole batch; `pull_back` follows."""
-        return self._run_shared(_list_wanted(logprobs, values, entropies), keep=True)
-
-    def evaluate(self, *, logprobs: bool, values: bool) -> Outputs:
-        """Outputs of the whole batch without a later `pull_back`."""
-        return self._run_shared(_list_wanted(logprobs, values, False))
-
-    def reference_logprobs(self) -> Tensor:
-        """Logprobs of the frozen reference."""
-        found = self._run_shared(_list_wanted(True, False, False), with_reference=True).logprobs
-        assert found is not None
-        return found
-
-    def pull_back(self, pulls: tuple[Tensor, ...], *, logprobs: bool, values: bool, entropies: bool) -> None:
-        """Add the contributions of all ranks' microbatches to rank 0's gradients."""
-        wanted = _list_wanted(logprobs, values, entropies)
-        self.ranks._send_to_all({"do": "pull", "batch": self.number, "wanted": wanted})
-        joined = torch.cat([part.double() for part in pulls])
-        with self.ranks._raise_worker_error():
-            self.ranks._wire.broadcast([joined])
-        self.share.pull_back(joined, wanted)
-        with self.ranks._raise_worker_error():
-            add_gradients(self.ranks._wire, self.ranks._parameters)
-
-    def _run_shared(
-        self, wanted: dict[str, bool], *, with_reference: bool = False, keep: bool = False
-    ) -> Outputs:
-        how = {"with_reference": with_reference, "keep": keep}
-        self.ranks._send_to_all({"do": "outputs", "batch": self.number, "wanted": wanted, **how})
-        flat = self.share.compute_outputs(wanted, **how)
-        with self.ranks._raise_worker_error():
-            self.ranks._wire.sum_to_first([flat])
-        dtype = torch.promote_types(self.ranks.policy.model.dtype, torch.float32)
-        rows = iter(torch.split(flat.to(dtype), self.share.output_lengths(wanted)))
-        return Outputs(*(next(rows) if wanted[kind] else None for kind in _KINDS))
-
-
-def _list_wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, bool]:
-    return dict(zip(_KINDS, (logprobs, values, entropies), strict=True))
+def _list_images(minibatches: Sequence[TrajectoryMinibatch]) -> list[str]:
+    """Names of all images that the trajectories show."""
+    states = [
+        state
+        for minibatch in minibatches
+        for trajectory in minibatch.trajectories
+        for state in (*(step.state for step in trajectory.steps), trajectory.final_state)
+    ]
+    named = [span.image for state in states if isinstance(state, TokenState) for span in state.images]
+    return list(dict.fromkeys(named))
 
 
 def _read_options(policy: Policy) -> dict[str, Any]:

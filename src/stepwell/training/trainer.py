@@ -11,9 +11,11 @@ It knows no algorithm by name; the recipe defines what to compute. Weights chang
 finite and below a limit. Otherwise a `DivergenceError` reports the figures, and the weights stay as they were
 before that step.
 
-With several `devices`, each further device has its own rank process (`ranks.py`), which runs its share of
-every minibatch. The first update starts the ranks with the policy's current weights, including the reference.
-Any failure of an update, or loading another state, ends them; the next update starts new ones.
+With several `devices`, or with `train.sharding = "full"`, each device has a rank, a process that runs its
+share of every minibatch and keeps its part of weights and optimizer (`ranks.py`). Policy and optimizer here
+are then copies on the host: weights are those of the last update, optimizer states are collected when they
+are needed. The first update starts the ranks. A failure of an update, or loading another state, ends them;
+the next one starts new ones. What follows the death of a rank is `on_dead_rank`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +34,7 @@ from torch import Tensor
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.recipes import Recipe
 from stepwell.config.training import TrainConfig
+from stepwell.config.workers import OnDeadRank
 from stepwell.core import (
     ConfigError,
     DivergenceError,
@@ -54,11 +58,14 @@ from stepwell.training.memory_budget import TokenBudget
 from stepwell.training.objective import Objective
 from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
 from stepwell.training.policy import Policy
-from stepwell.training.rank_share import cut_for_ranks
-from stepwell.training.ranks import TIMEOUT_S, Ranks, SharedBatch
+from stepwell.training.rank_group import RankGroup
+from stepwell.training.rank_launch import ChildLauncher, Launcher
+from stepwell.training.ranks import TIMEOUT_S, RankOptimizer
 from stepwell.training.rounding_error import measure_errors
+from stepwell.training.sharded_files import load_shards
 from stepwell.training.update_credit import compute_update_credit
 
+Result = TypeVar("Result")
 CheckParity = Callable[[LogprobGaps, MeasureErrors], None]
 KeepCredit = Callable[[list[CreditRecord]], None]
 
@@ -72,8 +79,8 @@ class Trainer:
     """Updates a policy by a recipe.
 
     `horizon` is the environment's turn limit. With a recipe that uses a reference, call `freeze_reference`
-    once, when the policy has the reference weights. The policy is on the first of `devices`; each further
-    device is a rank, which may take `rank_timeout_s` for its share.
+    once, when the policy has the reference weights. Several `devices` (or a `launcher`) are ranks, each of
+    which may take `rank_timeout_s` for its share; `on_dead_rank` says what follows the death of one.
     """
 
     def __init__(
@@ -85,31 +92,43 @@ class Trainer:
         horizon: int | None = None,
         value_clip: float | None = None,
         devices: Sequence[str] = (),
+        launcher: Launcher | None = None,
+        on_dead_rank: OnDeadRank = "stop",
         rank_timeout_s: float = TIMEOUT_S,
     ) -> None:
         prepare_critics(policy, recipe)
         _check_frozen_start(policy, recipe, config)
         self.policy, self.recipe, self.config = policy, recipe, config
         self.horizon, self.value_clip = horizon, value_clip
-        self.devices, self.rank_timeout_s = tuple(devices), rank_timeout_s
-        self.num_done = 0
+        self.devices, self.num_done = tuple(devices), 0
         self._replay_teaches_critic = True
         self._keep_credit: KeepCredit | None = None
         self.rate_factor = 1.0
         """Factor of all learning rates besides the schedule; a rolled back run lowers it."""
         self._budget = TokenBudget(config.token_budget, policy)
-        self._ranks: Ranks | None = None
-        self._shared: dict[TrajectoryMinibatch, SharedBatch] = {}
         self.optimizer = Optimizer(
             policy.named_parameters(), config.optimizer, critic_rate=config.critic_learning_rate
         )
+        self.ranks: RankGroup | None = None
+        if launcher is not None or len(devices) > 1 or config.sharding == "full":
+            self.ranks = RankGroup(
+                policy,
+                self.optimizer,
+                config,
+                launcher or ChildLauncher(devices or [str(policy.device)]),
+                on_dead_rank=on_dead_rank,
+                timeout_s=rank_timeout_s,
+            )
+        self._evaluator: Any = policy  # or a `RankedPolicy` around it
+        self._stepper: Optimizer | RankOptimizer = self.optimizer
 
     def freeze_reference(self, *, copies_adapters: bool = False) -> None:
         """Store the current weights as the reference, if the recipe uses one.
 
         With adapters the reference is the base model, unless they are to be copied; the base is shared.
         """
-        self.close()
+        if self.ranks is not None:
+            self.ranks.release()
         if self.recipe.needs_reference and (self.policy.adapters is None or copies_adapters):
             base = [] if self.policy.adapters is None else self.policy.model.parameters()
             shared = {id(parameter): parameter for parameter in base if not parameter.requires_grad}
@@ -134,20 +153,17 @@ class Trainer:
         that the policy learns from, by trajectory id; `replay_teaches_critic` says whether the critic learns
         from those trajectories. `keep_credit` gets what the update made of each trajectory.
         """
-        try:
-            self._replay_teaches_critic, self._keep_credit = replay_teaches_critic, keep_credit
+        self._replay_teaches_critic, self._keep_credit = replay_teaches_critic, keep_credit
+
+        def run() -> dict[str, float]:
             return self._run_update(trajectories, check_parity, version, trained_steps or {})
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            self._shared = {}  # together with the device copies of its passes
+
+        return run() if self.ranks is None else self.ranks.run_update(run)
 
     def close(self) -> None:
-        """End the other ranks, if any."""
-        if self._ranks is not None:
-            self._ranks.close()
-            self._ranks = None
+        """End the ranks, if any; what only they know is lost unless it was collected (`state_dict`)."""
+        if self.ranks is not None:
+            self.ranks.close()
 
     @property
     def _is_policy_frozen(self) -> bool:
@@ -156,9 +172,8 @@ class Trainer:
 
     @property
     def rank_pids(self) -> list[int]:
-        """Process ids of the other ranks."""
-        ranks = self._ranks  # read once, because a live view calls this from another thread
-        return [] if ranks is None else [peer.process.pid for peer in ranks.peers]
+        """Process ids of the ranks."""
+        return [] if self.ranks is None else self.ranks.pids
 
     def _run_update(
         self,
@@ -182,7 +197,7 @@ class Trainer:
             final=self.config.final_learning_rate,
         )
         share *= self.rate_factor
-        self.optimizer.set_rate(share)
+        self._stepper.set_rate(share)
         place = f"update {self.num_done + 1}"
         with nan_as_divergence_error(place, _ADVICE), oom_as_config_error(place, minibatches):
             objectives = [self._build_objective(minibatch, version) for minibatch in minibatches]
@@ -213,21 +228,34 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Optimizer and counter; the policy holds the weights."""
-        state = {"num_done": self.num_done, "optimizer": self.optimizer.state_dict()}
-        return state if self.rate_factor == 1.0 else state | {"rate_factor": self.rate_factor}
+        if self.ranks is not None:
+            self.ranks.collect_state()
+        return self.read_counters() | {"optimizer": self.optimizer.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
-        self.close()
-        self.optimizer.load_state_dict(state["optimizer"])
+    def read_counters(self) -> dict[str, Any]:
+        """How far training is; a checkpoint in shards holds the optimizer apart."""
+        factor = {} if self.rate_factor == 1.0 else {"rate_factor": self.rate_factor}
+        return {"num_done": self.num_done} | factor
+
+    def load_state_dict(self, state: dict[str, Any], shards: Path | None = None) -> None:
+        """Continue from a `state_dict`, or from `read_counters` and the optimizer states in `shards`."""
+        if self.ranks is not None:
+            self.ranks.restore_shards(shards)
+        if shards is None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        elif self.ranks is None:
+            weights = dict(self.policy.named_parameters())
+            self.optimizer.load_named_state(load_shards(shards, weights))
         self.num_done = int(state["num_done"])
         self.rate_factor = float(state.get("rate_factor", 1.0))
 
     def _build_minibatches(
         self, trajectories: Sequence[Trajectory], trained_steps: Mapping[str, Sequence[bool]]
     ) -> list[TrajectoryMinibatch]:
-        """The data of each optimizer step, distributed over the ranks if there are several."""
+        """The data of each optimizer step, distributed over the ranks if there are some."""
         rng = np.random.default_rng(self.num_done)  # the same after a resume
+        if self.ranks is not None:
+            self._budget.limit_tokens(self.ranks.start().token_budget)
         minibatches = [
             TrajectoryMinibatch(
                 part,
@@ -237,30 +265,22 @@ class Trainer:
                 self.config.micro_batch,
                 trained_steps=trained_steps,
                 replay_teaches_critic=self._replay_teaches_critic,
-                keeps_trajectories=self.recipe.loss_traits.couples == "trajectory" and len(self.devices) < 2,
+                keeps_trajectories=self.recipe.loss_traits.couples == "trajectory",
             )
             for part in split_trajectories(trajectories, self.config.minibatches, rng)
         ]
-        if len(self.devices) < 2:
-            return minibatches
-        if self._ranks is None:
-            self._ranks = Ranks(self.policy, self.devices, timeout_s=self.rank_timeout_s)
-        self._ranks.check_weights()
-        minibatches = [cut_for_ranks(minibatch, len(self.devices)) for minibatch in minibatches]
-        self._shared = dict(zip(minibatches, self._ranks.take_batches(minibatches), strict=True))
+        if self.ranks is not None:
+            minibatches, self._evaluator, self._stepper = self.ranks.take_batches(minibatches)
         return minibatches
 
     def _build_objective(self, minibatch: TrajectoryMinibatch, version: int | None) -> Objective:
         ref = instructions = None
-        shared = self._shared.get(minibatch)
         if self.recipe.needs_reference:
-            alone = self.policy.reference_logprobs
-            if shared is not None:
-                ref = shared.reference_logprobs()
-            else:
-                ref = torch.cat(self._budget.fit_memory([minibatch], lambda: alone(minibatch.packed)))
+            ref = torch.cat(
+                self._fit_memory(minibatch, lambda: self._evaluator.reference_logprobs(minibatch.packed))
+            )
         if self.recipe.needs_instruction_critic:
-            instructions = read_instruction_values(self.policy, minibatch)
+            instructions = read_instruction_values(self._evaluator, minibatch)
         return Objective(
             self.recipe,
             minibatch,
@@ -275,9 +295,8 @@ class Trainer:
 
     def _runs_in_parts(self, objective: Objective) -> bool:
         """Whether credit that is known before allows to run the microbatches of a minibatch once."""
-        minibatch = objective.minibatch
-        is_alone = minibatch not in self._shared and objective.couples != "batch"
-        return is_alone and len(self.policy.prepare_batch(minibatch.packed).microbatches) > 1
+        packed = objective.minibatch.packed
+        return objective.couples != "batch" and len(self._evaluator.prepare_batch(packed).microbatches) > 1
 
     def _compute_credit(self, objectives: Sequence[Objective]) -> dict[str, Tensor]:
         """Give every minibatch its part of the whole batch's credit, from the weights as they are now."""
@@ -289,11 +308,8 @@ class Trainer:
             needs["logprobs"] = needs["logprobs"] or is_stale
             outputs = Outputs(None, None, None)
             if any(needs.values()):
-                shared = self._shared.get(minibatch)
                 with torch.no_grad():
-                    outputs = (
-                        self._evaluate_alone(minibatch, needs) if shared is None else shared.evaluate(**needs)
-                    )
+                    outputs = self._evaluate(minibatch, needs)
                 check_finite(outputs)
             if is_stale:
                 objective.proximal = outputs.logprobs
@@ -309,8 +325,19 @@ class Trainer:
             objective.start_from(timeline, part)
         return metrics
 
-    def _evaluate_alone(self, minibatch: TrajectoryMinibatch, needs: dict[str, bool]) -> Outputs:
-        return self._budget.fit_memory([minibatch], lambda: evaluate(self.policy, minibatch.packed, **needs))
+    def _evaluate(self, minibatch: TrajectoryMinibatch, needs: dict[str, bool]) -> Outputs:
+        return self._fit_memory(minibatch, lambda: evaluate(self._evaluator, minibatch.packed, **needs))
+
+    def _fit_memory(
+        self,
+        minibatch: TrajectoryMinibatch,
+        run: Callable[[], Result],
+        prepare_retry: Callable[[], None] = lambda: None,
+    ) -> Result:
+        """The result of `run`, cut finer if memory asks for it. A rank without memory has ended."""
+        if self.ranks is not None:
+            return run()
+        return self._budget.fit_memory([minibatch], run, prepare_retry)
 
     def _take_step(
         self,
@@ -327,21 +354,19 @@ class Trainer:
             check_parity(objective.gaps, partial(measure_errors, self.policy, steps, objective.version))
         limit = self.config.guard.max_kl
         if not is_first and limit is not None and float(metrics.get("update_kl", 0.0)) > limit:
-            self.optimizer.zero_grad()
+            self._stepper.zero_grad()
             return metrics  # without a norm: no step was taken
         if objective.instruction_targets is not None:
             metrics |= teach_instructions(
-                self.policy,
+                self._evaluator,
                 objective.minibatch,
                 objective.instruction_targets,
                 coef=self.recipe.value_coef,
             )
-        norms = self.optimizer.clip_gradients(self.config.optimizer.grad_clip)
+        norms = self._stepper.clip_gradients(self.config.optimizer.grad_clip)
         for name, norm in norms.items():
             self._check_gradient(name, float(norm), metrics)
-        self.optimizer.step()
-        if self._ranks is not None:
-            self._ranks.send_weights()
+        self._stepper.step()
         return metrics | norms
 
     def _pull_gradients(self, objective: Objective, *, with_entropies: bool) -> dict[str, Tensor]:
@@ -349,14 +374,13 @@ class Trainer:
         has_run = objective.has_run
 
         def pull() -> dict[str, Tensor]:
-            self.optimizer.zero_grad()
+            self._stepper.zero_grad()
             return backward(
-                self.policy,
+                self._evaluator,
                 objective.minibatch.packed,
                 objective,
                 values=self.recipe.needs_critic,
                 entropies=with_entropies,
-                shared=self._shared.get(objective.minibatch),
             )[1]
 
         def prepare_retry() -> None:
@@ -364,14 +388,12 @@ class Trainer:
             if self._runs_in_parts(objective) and not objective.is_started:
                 self._compute_credit([objective])
 
-        if objective.minibatch in self._shared:
-            return pull()
-        return self._budget.fit_memory([objective.minibatch], pull, prepare_retry)
+        return self._fit_memory(objective.minibatch, pull, prepare_retry)
 
     def _check_gradient(self, name: str, norm: float, metrics: dict[str, Tensor]) -> None:
         if math.isfinite(norm) and norm <= self.config.max_grad_norm:
             return
-        self.optimizer.zero_grad()
+        self._stepper.zero_grad()
         figures = ", ".join(f"{name} {float(value):.4g}" for name, value in metrics.items())
         raise self._divergence_error(
             f"the gradient's norm ({name}) is {norm:.4g} (limit train.max_grad_norm = "
@@ -379,10 +401,7 @@ class Trainer:
         )
 
     def _require_finite(self) -> None:
-        norms = torch.stack(
-            [norm.float() for norm in torch._foreach_norm(list[Tensor](self.optimizer.parameters))]
-        )
-        if not bool(norms.isfinite().all()):
+        if not self._stepper.are_weights_finite():
             raise self._divergence_error(
                 "the weights are no longer finite; they were neither published nor saved"
             )

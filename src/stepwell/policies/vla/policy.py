@@ -77,6 +77,8 @@ class VLAPolicy(StepScorer[PackedArrays]):
     ) -> None:
         self.model, self.critic, self.reference = model, critic, reference
         self.instruction_critic = instruction_critic
+        self.runs_all_parts = False
+        """Whether a microbatch without actions has gradients too, as ranks that share layers need."""
         parts = {"model": model, "critic": critic, "instruction_critic": instruction_critic}
         self.module = nn.ModuleDict({name: part for name, part in parts.items() if part is not None})
 
@@ -219,7 +221,7 @@ class VLAPolicy(StepScorer[PackedArrays]):
 
     def _score_actions(self, hidden: Tensor, batch: VLAInputs) -> tuple[Tensor, Tensor]:
         if batch.acting.numel() == 0:  # all steps are value-only
-            nothing = hidden.new_zeros(0)
+            nothing = hidden[batch.acting].sum(1) if self.runs_all_parts else hidden.new_zeros(0)
             return nothing, nothing
         return self.model.head.score(hidden[batch.acting], batch.actions)
 

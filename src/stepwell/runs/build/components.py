@@ -81,6 +81,7 @@ class Components(RunResources):
             horizon=self.backend.horizon,
             value_clip=self.config.recipe.value_clip,
             devices=self.config.workers.trainers.devices,
+            on_dead_rank=self.config.workers.on_dead_rank,
         )
 
     def prepare(self, *, plays_here: bool = True) -> None:

@@ -1,0 +1,157 @@
+"""Training in shards (FSDP2): what one device computes, for any policy, batch and number of ranks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.policies.vla.made import policy as robot
+from tests.policies.vlm.made import Scene, make_directory
+from tests.properties import examples
+from tests.training.test_array_training import episodes
+from tests.training.test_ranks import (
+    assert_same_update,
+    assert_same_weights,
+    language,
+    own_folder,
+    trainer,
+    trajectories,
+)
+
+from stepwell.core import Status, Task, Trajectory
+from stepwell.training import Trainer, load_checkpoint, save_checkpoint
+from stepwell.training.rank_link import describe_tensor, read_tensors, view_bytes
+
+__all__ = ["own_folder", "trajectories"]  # fixtures
+
+
+def test_tensors_travel_as_their_bits() -> None:
+    given_ = {
+        "a": torch.arange(6.0).view(2, 3).T,
+        "none": torch.zeros(0, 4),
+        "half": torch.tensor([1.0, 2.5, -3.0], dtype=torch.bfloat16),
+        "one": torch.tensor(7, dtype=torch.int64),
+    }
+    payload = bytearray(b"".join(view_bytes(tensor) for tensor in given_.values()))
+    found = dict(read_tensors([describe_tensor(*item) for item in given_.items()], payload))
+    assert found.keys() == given_.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in given_.items())
+    assert all(found[name].dtype == tensor.dtype for name, tensor in given_.items())
+
+
+Pair = tuple[Trainer, Trainer]
+
+
+@pytest.fixture(scope="module")
+def odd_pair() -> Iterator[Pair]:
+    """One device, and three ranks with a critic of its own in shards."""
+    made, slow = robot("token", critic="own"), {"learning_rate": 1e-8}  # nothing drifts apart by rounding
+    with (
+        trainer(copy.deepcopy(made), "steppo", 1, optimizer=slow) as alone,
+        trainer(copy.deepcopy(made), "steppo", 3, optimizer=slow, sharding="full") as together,
+    ):
+        yield alone, together
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(24, 6), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    count=st.integers(1, 7),
+    micro_batch=st.one_of(st.none(), st.integers(1, 5)),
+    cuts=st.sets(st.integers(0, 6)),
+)
+def test_any_batch_in_shards_has_the_gradient_of_one_device(
+    odd_pair: Pair, count: int, micro_batch: int | None, cuts: set[int]
+) -> None:
+    """Odd numbers of steps, ranks without work, microbatches of bootstraps alone."""
+    alone, together = odd_pair
+    batch = episodes(alone.policy, count)  # type: ignore[arg-type]
+    for number, trajectory in enumerate(batch):
+        if number in cuts:
+            trajectory.final_state, trajectory.status = trajectory.steps.pop().state, Status.TRUNCATED
+    changes = {"micro_batch": micro_batch}
+    for one in odd_pair:
+        one.config = one.config.model_copy(update=changes)
+    assert_same_update(alone, together, batch, 1e-3)
+
+
+@pytest.mark.slow
+def test_saved_on_four_ranks_a_run_goes_on_with_two_one_and_no_rank(
+    trajectories: list[Trajectory], tmp_path: Path
+) -> None:
+    chosen = {"minibatches": 2, "schedule": "linear", "num_updates": 4}
+    losses: dict[object, float] = {}
+
+    def restart(num_ranks: int, **more: object) -> None:
+        with trainer(language(), "rloo", num_ranks, **chosen, **more) as later:
+            load_checkpoint(saved, later.policy, later)
+            assert later.num_done == 2
+            found = [later.update(trajectories)["loss"] for _ in range(2)]
+            losses[num_ranks, *more.values()] = found[-1]
+            weights[num_ranks, *more.values()] = later.policy.state_dict()
+
+    weights: dict[object, dict[str, torch.Tensor]] = {}
+    with trainer(language(), "rloo", 4, sharding="full", **chosen) as four:
+        for _ in range(2):
+            four.update(trajectories)
+        saved = save_checkpoint(tmp_path, four.policy, four, {"update": 2, "state": {}})
+        assert {path.name for path in (saved.path / "shards").glob("*.distcp")} == {
+            f"__{rank}_0.distcp" for rank in range(4)
+        }
+        expected = [four.update(trajectories)["loss"] for _ in range(2)][-1]
+        after = copy.deepcopy(four.policy.state_dict())
+    for num_ranks, more in ((2, {"sharding": "full"}), (1, {"sharding": "full"}), (1, {})):
+        restart(num_ranks, **more)
+    assert all(loss == pytest.approx(expected, rel=1e-4, abs=1e-6) for loss in losses.values()), losses
+    for found in weights.values():
+        for name, weight in after.items():
+            torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_adapters_alone_are_trained_and_collected(trajectories: list[Trajectory]) -> None:
+    pytest.importorskip("peft")
+    chosen = {"lora": {"r": 4}, "gradient_checkpointing": "full"}
+    with (
+        trainer(language(**chosen), "grpo", 1) as alone,
+        trainer(language(**chosen), "grpo", 2, sharding="full") as together,
+    ):
+        for policy in (alone.policy, together.policy):
+            torch.manual_seed(1)
+            for name, parameter in policy.named_parameters():
+                if "lora_B" in name:
+                    torch.nn.init.normal_(parameter, std=0.02)
+        assert_same_update(alone, together, trajectories, 1e-3)
+        assert together.ranks is not None
+        found = together.ranks.start().call("weights")[0].tensors
+        assert found and all("lora_" in name for name in found)
+        assert_same_weights(alone, together, 1e-4)
+
+
+@pytest.mark.slow
+def test_a_vision_language_policy_learns_in_shards_with_and_without_images(tmp_path: Path) -> None:
+    path = make_directory("qwen2_5_vl", tmp_path / "model")
+    scenes = [Scene(path, critic="own") for _ in range(2)]
+    batches = []
+    for scene in scenes:
+        scene.policy = type(scene.policy).from_pretrained(
+            path, image_store=scene.image_store, dtype="float32", critic="own"
+        )
+        steps = scene.steps()
+        with torch.no_grad():
+            for step, found in zip(steps, scene.policy.score(steps), strict=True):
+                step.behavior_logprobs = found
+        for number, step in enumerate(steps):
+            step.assign_reward({"task": 0.3 * (number % 3)})
+        batches.append([Trajectory(Task("w", {}), [step], Status.FAILURE, group="g") for step in steps])
+    with (
+        trainer(scenes[0].policy, "steppo", 1) as alone,
+        trainer(scenes[1].policy, "steppo", 3, sharding="full") as together,
+    ):
+        assert_same_update(alone, together, batches[0], 2e-2)
+        assert_same_update(alone, together, batches[0][-1:], 2e-2)  # text only: no gradient for images
