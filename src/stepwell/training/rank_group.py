@@ -25,7 +25,7 @@ from stepwell.core import WorkerError
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.optimizer import Optimizer
 from stepwell.training.policy import Policy
-from stepwell.training.rank_launch import Launcher
+from stepwell.training.rank_launch import RankLauncher
 from stepwell.training.rank_share import cut_for_ranks
 from stepwell.training.ranked_policy import RankedPolicy
 from stepwell.training.ranks import RankOptimizer, Ranks
@@ -44,7 +44,7 @@ class RankGroup:
         policy: Policy,
         optimizer: Optimizer,
         config: TrainConfig,
-        launcher: Launcher,
+        launcher: RankLauncher,
         *,
         on_dead_rank: OnDeadRank,
         timeout_s: float,

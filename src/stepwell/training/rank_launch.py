@@ -1,6 +1,6 @@
 """Who starts ranks: child processes of the trainer, one per device.
 
-A launcher gives the trainer one connected `Peer` per rank. Ranks on other machines are accepted by
+A launcher gives the trainer one connected `RankPeer` per rank. Ranks on other machines are accepted by
 `rank_join.py`.
 """
 
@@ -23,7 +23,7 @@ RANK_MODULES = (*MODEL_MODULES, "stepwell.training.rank_worker")
 
 
 @dataclass(eq=False)
-class Peer:
+class RankPeer:
     """A rank, seen from the trainer. One on another machine has no process here."""
 
     rank: int
@@ -67,18 +67,18 @@ class Peer:
             self.process.kill()
 
 
-class Launcher(Protocol):
+class RankLauncher(Protocol):
     """Starts the ranks of one trainer."""
 
     host: str
     """Under which ranks reach this machine."""
     bind_host: str
 
-    def launch_ranks(self, peers: list[Peer], timeout_s: float) -> None:
+    def launch_ranks(self, peers: list[RankPeer], timeout_s: float) -> None:
         """Append one peer per rank, in the order of ranks, as soon as each is there."""
         ...
 
-    def send_files(self, peer: Peer, words: dict[str, Any]) -> dict[str, Any]:
+    def send_files(self, peer: RankPeer, words: dict[str, Any]) -> dict[str, Any]:
         """Make the files that `words` name readable for a rank; gives its words."""
         ...
 
@@ -99,12 +99,12 @@ class ChildLauncher:
     def __init__(self, devices: Sequence[str]) -> None:
         self.devices = list(devices)
 
-    def launch_ranks(self, peers: list[Peer], timeout_s: float) -> None:
+    def launch_ranks(self, peers: list[RankPeer], timeout_s: float) -> None:
         """Start one process per device."""
         for rank, device in enumerate(self.devices):
             peers.append(spawn_rank(rank, device, self.count_threads(len(self.devices)), timeout_s))
 
-    def send_files(self, peer: Peer, words: dict[str, Any]) -> dict[str, Any]:
+    def send_files(self, peer: RankPeer, words: dict[str, Any]) -> dict[str, Any]:
         """Children read the trainer's files."""
         return words
 
@@ -118,7 +118,7 @@ class ChildLauncher:
         return max(1, torch.get_num_threads() // size)
 
 
-def spawn_rank(rank: int, device: str, num_threads: int, timeout_s: float) -> Peer:
+def spawn_rank(rank: int, device: str, num_threads: int, timeout_s: float) -> RankPeer:
     """Start a rank as a child of this process."""
     ours, theirs = socket.socketpair()
     with theirs:
@@ -129,4 +129,4 @@ def spawn_rank(rank: int, device: str, num_threads: int, timeout_s: float) -> Pe
             imports=RANK_MODULES,
         )
     ours.settimeout(timeout_s)
-    return Peer(rank, device, ours, process, process.pid)
+    return RankPeer(rank, device, ours, process, process.pid)

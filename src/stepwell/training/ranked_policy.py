@@ -25,7 +25,7 @@ from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
 from stepwell.training.rank_link import read_tensors, view_bytes
 from stepwell.training.rank_share import RankRound, deal_rounds
-from stepwell.training.ranks import Answer, Ranks
+from stepwell.training.ranks import RankAnswer, Ranks
 
 _PLACES = {"logprobs": "logprob_indices", "values": "value_indices", "entropies": "logprob_indices"}
 
@@ -117,7 +117,7 @@ class _RoundOutputs:
     def __init__(self, ranks: Ranks, taken: RankRound, kinds: list[str]) -> None:
         self.ranks, self.taken, self.kinds = ranks, taken, kinds
 
-    def join_answers(self, answers: list[Answer]) -> dict[str, Tensor]:
+    def join_answers(self, answers: list[RankAnswer]) -> dict[str, Tensor]:
         """Outputs of all members in the order of the round's steps."""
         parts = [dict(read_tensors(answer.words["tensors"], answer.payload)) for answer in answers]
         joined: dict[str, Tensor] = {}

@@ -43,7 +43,7 @@ from stepwell.core import TokenState, WeightsError, WorkerError, errors
 from stepwell.core.encoding import encode_trajectory
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
-from stepwell.training.rank_launch import Launcher, Peer
+from stepwell.training.rank_launch import RankLauncher, RankPeer
 from stepwell.training.rank_link import read_tensors, receive_message, send_message
 
 TIMEOUT_S = 300.0
@@ -59,7 +59,7 @@ _ADVICE = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class RankAnswer:
     """What one rank said to a command; rank 0 may have sent tensors before."""
 
     words: dict[str, Any]
@@ -74,14 +74,14 @@ class Ranks:
         self,
         policy: Policy,
         config: TrainConfig,
-        launcher: Launcher,
+        launcher: RankLauncher,
         *,
         state: dict[str, Tensor] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.policy, self.timeout_s = policy, timeout_s
         self._is_sharded = config.sharding == "full"
-        self.peers: list[Peer] = []
+        self.peers: list[RankPeer] = []
         self.token_budget: int | None = None
         """What free memory holds, on the rank with least of it."""
         self._folder = Path(tempfile.mkdtemp(prefix="stepwell-ranks-"))
@@ -98,7 +98,9 @@ class Ranks:
         """Number of ranks."""
         return len(self.peers)
 
-    def _start_ranks(self, launcher: Launcher, config: TrainConfig, state: dict[str, Tensor] | None) -> None:
+    def _start_ranks(
+        self, launcher: RankLauncher, config: TrainConfig, state: dict[str, Tensor] | None
+    ) -> None:
         move_to_host(self.policy)
         words = self._write_policy(state) | {
             "sharding": config.sharding,
@@ -163,7 +165,7 @@ class Ranks:
         by_rank: Sequence[dict[str, Any]] | None = None,
         payloads: Sequence[memoryview | bytes] | None = None,
         **words: Any,
-    ) -> list[Answer]:
+    ) -> list[RankAnswer]:
         """Let every rank run a command; gives their answers. `by_rank` and `payloads` are one for each."""
         with self._raise_worker_error():
             for number, peer in enumerate(self.peers):
@@ -231,9 +233,9 @@ class Ranks:
     def _count_writes(self) -> int:
         return sum(parameter._version for _, parameter in self.policy.named_parameters())
 
-    def _await_answers(self, peers: Sequence[Peer], timeout_s: float) -> list[Answer]:
+    def _await_answers(self, peers: Sequence[RankPeer], timeout_s: float) -> list[RankAnswer]:
         """One answer of each of these ranks; the first failure of any of them ends the waiting."""
-        found: dict[int, Answer] = {}
+        found: dict[int, RankAnswer] = {}
         tensors: dict[str, Tensor] = {}
         until = time.monotonic() + timeout_s
         while len(found) < len(peers):
@@ -252,9 +254,9 @@ class Ranks:
                 elif words["is"] == "failed":
                     _raise_rank_error(waiting[link], words)
                 else:
-                    found[waiting[link].rank] = Answer(words, payload, {})
+                    found[waiting[link].rank] = RankAnswer(words, payload, {})
         answers = [found[peer.rank] for peer in peers]
-        return [Answer(answers[0].words, answers[0].payload, tensors), *answers[1:]]
+        return [RankAnswer(answers[0].words, answers[0].payload, tensors), *answers[1:]]
 
     # --- failures and cleanup -------------------------------------------------------------
 
@@ -339,7 +341,7 @@ def move_to_host(policy: Policy) -> None:
         policy.reference.to("cpu")
 
 
-def _raise_rank_error(peer: Peer, words: dict[str, Any]) -> None:
+def _raise_rank_error(peer: RankPeer, words: dict[str, Any]) -> None:
     if words["kind"] == "OutOfMemoryError":
         raise torch.OutOfMemoryError(f"{peer}: {words['text']}")
     kind = getattr(errors, words["kind"], None)
@@ -351,7 +353,7 @@ def _raise_rank_error(peer: Peer, words: dict[str, Any]) -> None:
     )
 
 
-def _end_ranks(peers: list[Peer], folder: Path) -> None:
+def _end_ranks(peers: list[RankPeer], folder: Path) -> None:
     for peer in peers:
         peer.link.close()
     for peer in peers:

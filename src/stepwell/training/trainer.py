@@ -59,7 +59,7 @@ from stepwell.training.objective import Objective
 from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
 from stepwell.training.policy import Policy
 from stepwell.training.rank_group import RankGroup
-from stepwell.training.rank_launch import ChildLauncher, Launcher
+from stepwell.training.rank_launch import ChildLauncher, RankLauncher
 from stepwell.training.ranks import TIMEOUT_S, RankOptimizer
 from stepwell.training.rounding_error import measure_errors
 from stepwell.training.sharded_files import load_shards
@@ -92,7 +92,7 @@ class Trainer:
         horizon: int | None = None,
         value_clip: float | None = None,
         devices: Sequence[str] = (),
-        launcher: Launcher | None = None,
+        launcher: RankLauncher | None = None,
         on_dead_rank: OnDeadRank = "stop",
         rank_timeout_s: float = TIMEOUT_S,
     ) -> None:
