@@ -34,6 +34,7 @@ from stepwell.core import ConfigError, ContextLengthError, InputError, Step, Tok
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
 from stepwell.packing.projection import project_scores
 from stepwell.policies import directory, fused_layers, lora
+from stepwell.policies.activations import resolve_checkpointing
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.attention import install_tree_attention
 from stepwell.policies.critic import CriticKind, CriticModel
@@ -63,9 +64,6 @@ from stepwell.policies.weight_loading import load_module_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 ATTENTIONS = ("auto", "tree", "replay")
-WIDE = 1024
-"""From this width on, products dominate, and making those of gate and up again costs more (on an H200 10 % of
-the time at a width of 2048, 2 to 4 % at 576)."""
 
 
 class CausalLMPolicy(StepScorer[Packed]):
@@ -272,14 +270,12 @@ class CausalLMPolicy(StepScorer[Packed]):
 
     def set_checkpointing(self, kind: bool | str) -> None:
         """What the backward pass computes again: none, selective, mlp, full, or auto to choose by width."""
-        if kind == "auto":
-            is_narrow = self.model.config.get_text_config().hidden_size < WIDE
-            kind = "mlp" if is_narrow else "selective"
-        self.recomputes_outputs = kind not in (False, "none")
+        kind = resolve_checkpointing(kind, self.model.config.get_text_config().hidden_size)
+        self.recomputes_outputs = kind != "none"
         self.keeps_gates = kind != "mlp"
         for part in self._list_models():
             fused_layers.keep_gates(part, self.keeps_gates)
-        if kind in (True, "full"):
+        if kind == "full":
             self.enable_gradient_checkpointing()
 
     def enable_gradient_checkpointing(self) -> None:

@@ -58,6 +58,13 @@ def install_fused_layers(model: nn.Module) -> dict[str, int]:
     return counts
 
 
+def has_fused_blocks(model: nn.Module) -> bool:
+    """Whether the layers of a model run as fused blocks."""
+    return any(
+        getattr(vars(each).get("forward"), "__func__", None) is run_fused_block for each in model.modules()
+    )
+
+
 def keep_gates(model: nn.Module, is_kept: bool) -> None:
     """Whether fused layers keep gate and up for the backward pass, or make them again."""
     for module in model.modules():

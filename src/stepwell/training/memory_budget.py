@@ -21,6 +21,7 @@ import torch
 from stepwell.core import TokenState, Trajectory
 from stepwell.packing import Packed
 from stepwell.policies import fused_layers
+from stepwell.policies.activations import ActivationSize
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
 
@@ -95,15 +96,37 @@ def guess_tokens(policy: Any) -> int:
 
 def count_token_bytes(policy: Any) -> float:
     """Bytes that the backward pass keeps of one token."""
-    shape = policy.model.config.get_text_config()
+    shape, unit = policy.model.config.get_text_config(), policy.model.dtype.itemsize
     width, inner = shape.hidden_size, getattr(shape, "intermediate_size", None) or 4 * shape.hidden_size
-    is_fused = fused_layers.IS_ENABLED and policy.device.type == "cuda" and policy.recomputes_outputs
-    per_layer = 8 * width + 2 * inner if is_fused else 20 * width + 4 * inner
-    floats = shape.num_hidden_layers * per_layer
-    if policy.model.is_gradient_checkpointing:
-        floats = shape.num_hidden_layers * width + per_layer
     num_models = 1 + (policy.critic is not None and policy.critic.backbone is not None)
-    return float(num_models * floats * policy.model.dtype.itemsize)
+    if policy.device.type == "cuda" and unit == 2:
+        head = getattr(shape, "head_dim", None) or width // shape.num_attention_heads
+        key_heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+        size = ActivationSize(
+            layers=shape.num_hidden_layers,
+            width=width,
+            query_width=shape.num_attention_heads * head,
+            kv_width=key_heads * head,
+            mlp_width=inner,
+            vocabulary=shape.vocab_size,
+            unit=unit,
+            checkpointing=describe_checkpointing(policy),
+            is_fused=fused_layers.IS_ENABLED and fused_layers.has_fused_blocks(policy.model),
+        )
+        return float(num_models * size.count_kept_bytes() + size.count_passing_bytes())
+    floats = shape.num_hidden_layers * (20 * width + 4 * inner)
+    if policy.model.is_gradient_checkpointing:
+        floats = shape.num_hidden_layers * width + 20 * width + 4 * inner
+    return float(num_models * floats * unit)
+
+
+def describe_checkpointing(policy: Any) -> str:
+    """What the backward pass of a policy computes again: none, selective, mlp or full."""
+    if policy.model.is_gradient_checkpointing:
+        return "full"
+    if not policy.recomputes_outputs:
+        return "none"
+    return "selective" if policy.keeps_gates else "mlp"
 
 
 def _read_free_bytes(device: torch.device) -> float:

@@ -42,6 +42,7 @@ from stepwell.config.training import TrainConfig
 from stepwell.core import TokenState, WeightsError, WorkerError, errors
 from stepwell.core.encoding import encode_trajectory
 from stepwell.training.batch import TrajectoryMinibatch
+from stepwell.training.memory_budget import describe_checkpointing
 from stepwell.training.policy import Policy
 from stepwell.training.rank_launch import RankLauncher, RankPeer
 from stepwell.training.rank_link import read_tensors, receive_message, send_message
@@ -379,13 +380,5 @@ def _read_options(policy: Policy) -> dict[str, Any]:
         return {}
     return {
         "attention": "replay" if policy.is_replayed else "auto",
-        "gradient_checkpointing": _describe_checkpointing(policy),
+        "gradient_checkpointing": describe_checkpointing(policy),
     }
-
-
-def _describe_checkpointing(policy: Any) -> str:
-    if policy.model.is_gradient_checkpointing:
-        return "full"
-    if not policy.recomputes_outputs:
-        return "none"
-    return "selective" if policy.keeps_gates else "mlp"

@@ -1,4 +1,8 @@
-"""How much memory and disk a language agent's run needs: an estimate, good to about a factor of two."""
+"""How much memory and disk a language agent's run needs: an estimate.
+
+Activations of 16-bit training on a GPU are predicted to about 15 % (`policies/activations.py`). What depends
+on lengths that are not known yet is good to about a factor of two.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from dataclasses import dataclass
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
+from stepwell.policies.activations import ActivationSize, resolve_checkpointing
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.text import format_bytes, format_line
 
@@ -48,9 +53,6 @@ class MemoryEstimate:
         per = self.update_tokens / max(1, min(config.train.minibatches, config.train.tasks_per_update))
         if isinstance(config.train.token_budget, int):
             per = min(per, config.train.token_budget)
-        floats = size.layers * (_PER_WIDTH * size.width + _PER_MLP * size.mlp_width)
-        if config.policy.gradient_checkpointing == "full":
-            floats = size.layers * size.width + floats // size.layers
         rows = per * self.sampled_tokens / self.update_tokens
         return {
             "weights": weights + trained - (weights if config.policy.lora is None else 0),
@@ -59,8 +61,31 @@ class MemoryEstimate:
             "reference": weights if self.recipe.needs_reference and config.policy.lora is None else 0,
             "engine's weights": weights,
             "engine's cache": self._cache_floats * unit,
-            "activations": per * floats * unit + rows * size.vocabulary * 8,
+            "activations": self._count_activations(per, rows),
         }
+
+    def _count_activations(self, tokens: float, rows: float) -> float:
+        """Bytes of a microbatch of so many tokens, with logits at `rows` of them."""
+        policy, size = self.config.policy, self.size
+        unit, own = _BYTES[policy.dtype], int(self.critic_kind == "own")
+        kind = resolve_checkpointing(policy.gradient_checkpointing, size.width)
+        if policy.device.startswith("cuda") and unit == 2:
+            on_gpu = ActivationSize(
+                layers=size.layers,
+                width=size.width,
+                query_width=size.query_width,
+                kv_width=size.kv_width,
+                mlp_width=size.mlp_width,
+                vocabulary=size.vocabulary,
+                unit=unit,
+                checkpointing=kind,
+                is_fused=policy.lora is None,
+            )
+            return on_gpu.predict_bytes(tokens, rows) + own * tokens * on_gpu.count_kept_bytes()
+        floats = size.layers * (_PER_WIDTH * size.width + _PER_MLP * size.mlp_width)
+        if kind == "full":
+            floats = size.layers * size.width + floats // size.layers
+        return tokens * floats * unit + rows * size.vocabulary * 8
 
     @property
     def optimizer_bytes(self) -> int:
@@ -86,9 +111,11 @@ class MemoryEstimate:
 
     @property
     def checkpoint_bytes(self) -> float:
-        """Weights, critic and optimizer of one numbered checkpoint."""
-        unit = _BYTES[self.config.policy.dtype]
-        return self.num_trained * unit + self.optimizer_bytes + 3e5
+        """Weights, critic and optimizer of one numbered checkpoint; moments in host memory are in it too."""
+        unit, held = _BYTES[self.config.policy.dtype], self.optimizer_bytes
+        if self.config.train.optimizer.state == "offload":
+            held += 2 * self.num_trained * max(unit, 4)
+        return self.num_trained * unit + held + 3e5
 
     def lines(self) -> Iterator[str]:
         """Memory by use, then disk."""

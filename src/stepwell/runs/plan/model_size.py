@@ -22,6 +22,7 @@ class ModelSize:
     mlp_width: int
     kv_width: int
     vocabulary: int
+    query_width: int = 0
 
     @classmethod
     def read(cls, path: Path, rank: int = 0) -> ModelSize:
@@ -45,6 +46,7 @@ class ModelSize:
             mlp_width=int(text.get("intermediate_size") or 4 * text["hidden_size"]),
             kv_width=int(text.get("num_key_value_heads") or heads) * head_dim,
             vocabulary=int(text["vocab_size"]),
+            query_width=heads * head_dim,
         )
 
 
