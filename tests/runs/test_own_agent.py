@@ -236,7 +236,7 @@ def test_an_engine_that_fails_costs_infra_errors_and_no_update(tmp_path: Path) -
             async def generate(self, requests: object) -> list[object]:
                 raise EngineError("the device fell off the bus")
 
-        rollout.gateway.sampler = Broken()  # type: ignore[assignment]
+        rollout.sessions.gateway.sampler = Broken()  # type: ignore[assignment]
         rolled = rollout.run(jobs, components.sampling_params(1.0))
         assert [t.status for t in rolled.failures] == [Status.INFRA_ERROR] * 2
         assert not rolled.trajectories

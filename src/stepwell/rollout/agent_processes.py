@@ -24,6 +24,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import selectors
@@ -32,7 +33,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -93,6 +94,7 @@ class AgentProcesses:
         self._num_failed_starts, self._last_end = 0, ""
         self._lock = threading.Lock()
         self._round = Round([], {})
+        self._places_each = concurrency
         try:
             self._start_first_process()
         except BaseException:
@@ -115,17 +117,19 @@ class AgentProcesses:
         """
         if len({job.id for job in jobs}) < len(jobs):
             raise InputError("jobs: two have the same id; ids must be unique")
-        if not self._lock.acquire(blocking=False):
-            raise InputError("run is already active in another thread; wait, or use two AgentProcesses")
-        try:
+        with self._lock_out_others():
             tries = [Attempt(place, job, next(self._numbers)) for place, job in enumerate(jobs)]
             self._round = Round(tries, {}, on_result, on_retry)
             while len(self._round.results) < len(jobs):
-                self._start_missing()
-                self._hand_out_attempts()
-                self._read_messages()
-                self._watch_workers()
+                self._play_turn()
             return [self._round.results[place] for place in range(len(jobs))]
+
+    @contextlib.contextmanager
+    def _lock_out_others(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise InputError("run is already active in another thread; wait, or use two AgentProcesses")
+        try:
+            yield
         except BaseException:
             self._end_workers()
             raise
@@ -143,6 +147,11 @@ class AgentProcesses:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def num_places(self) -> int:
+        """Episodes that can run at once."""
+        return self.num_processes * self._places_each
 
     @property
     def pids(self) -> list[int]:
@@ -191,6 +200,12 @@ class AgentProcesses:
 
     # --- one turn of the loop -------------------------------------------------------------
 
+    def _play_turn(self) -> None:
+        self._start_missing()
+        self._hand_out_attempts()
+        self._read_messages()
+        self._watch_workers()
+
     def _hand_out_attempts(self) -> None:
         now = time.monotonic()
         for attempt in list(self._round.waiting):
@@ -220,6 +235,9 @@ class AgentProcesses:
         """Wait for messages, at most a tick, and handle them."""
         is_sent = all([worker.process.flush_unsent() for worker in self._workers if worker is not None])
         for key, _ in self._selector.select(TICK_S if is_sent else FULL_PIPE_S):
+            if key.data is None:  # another thread calls (`agent_service.py`)
+                os.read(key.fd, 4096)
+                continue
             worker: _Worker = key.data
             messages, is_open = worker.process.receive_messages()
             for message in messages:
@@ -233,6 +251,7 @@ class AgentProcesses:
             raise ConfigError(message["refused"])
         if "ready" in message:
             worker.process.ready = message
+            self._places_each = 1 if message["needs_environment"] else self.concurrency
             self._num_failed_starts = 0
             return
         attempt = worker.running.pop(message["over"], None)

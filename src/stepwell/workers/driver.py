@@ -40,11 +40,12 @@ MAX_FAILURES = 20
 
 @dataclass(frozen=True, slots=True)
 class PlannedEpisode:
-    """An episode to play, how to sample its actions, and its time limit (None: no limit)."""
+    """An episode to play, how to sample its actions, its time limit (None: no limit), and its siblings."""
 
     job: Job
     params: SamplingParams
     timeout_s: float | None = None
+    group_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class PlayedEpisode:
     job: Job
     trajectory: Trajectory
     is_lost: bool = False
+    num_tries: int = 1
 
 
 class EpisodeFeed(Protocol):

@@ -22,10 +22,11 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from stepwell.core import EnvError, SamplingParams, Status, Trajectory
 from stepwell.rollout.jobs import Job, RolloutResult
-from stepwell.workers.driver import Driver, PlannedEpisode, PlayedEpisode
+from stepwell.workers.driver import EpisodeCounts, PlannedEpisode, PlayedEpisode
 from stepwell.workers.staleness import GroupBuffer, PlayedGroup, TakenGroups
 
 StoreTrajectories = Callable[[Sequence[Trajectory], Sequence[str]], Awaitable[None]]
@@ -33,6 +34,34 @@ StoreTrajectories = Callable[[Sequence[Trajectory], Sequence[str]], Awaitable[No
 
 LINGER_S = 0.1
 """How long a finished trajectory waits for others; storing one by one costs three times as much."""
+
+
+class EpisodeDriver(Protocol):
+    """Who plays the episodes of a feed: `Driver` in simulators, `AgentDriver` with a user's own agent."""
+
+    counts: EpisodeCounts
+
+    @property
+    def num_live(self) -> int:
+        """Running episodes."""
+        ...
+
+    @property
+    def num_places(self) -> int:
+        """Episodes that can run at once."""
+        ...
+
+    async def run(self) -> None:
+        """Play until `stop`."""
+        ...
+
+    def wake(self) -> None:
+        """Ask the feed again for episodes."""
+        ...
+
+    def stop(self) -> None:
+        """Begin no more episodes, and let `run` return."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +103,7 @@ class GroupStream:
     store: StoreTrajectories | None = None
     next_number: int = 0
     counts: StreamCounts = field(default_factory=StreamCounts)
-    _driver: Driver | None = None
+    _driver: EpisodeDriver | None = None
     _starts: deque[tuple[_OpenGroup, int]] = field(default_factory=deque)
     _open: dict[tuple[str, int], tuple[_OpenGroup, int]] = field(default_factory=dict)
     _to_store: asyncio.Queue[tuple[Trajectory, _OpenGroup | None]] | None = None
@@ -87,7 +116,7 @@ class GroupStream:
 
     # --- called by the training loop -------------------------------------------------------
 
-    def start(self, driver: Driver) -> None:
+    def start(self, driver: EpisodeDriver) -> None:
         """Run the driver until `close`."""
         self._driver, self._to_store = driver, asyncio.Queue()
         for work in (driver.run(), self._store_finished()):
@@ -206,7 +235,13 @@ class GroupStream:
         job = open_group.jobs[number]
         assert _job_key(job) not in self._open, f"{job.group}: this episode is running already"
         self._open[_job_key(job)] = open_group, number
-        return PlannedEpisode(job, open_group.params, open_group.timeout_s)
+        return PlannedEpisode(job, open_group.params, open_group.timeout_s, len(open_group.jobs))
+
+    def note_retry(self, job: Job) -> None:
+        """Note that the driver plays an episode again by itself, because the system failed."""
+        open_group, _ = self._open[_job_key(job)]
+        open_group.num_retries += 1
+        self.counts.num_refilled += 1
 
     def report(self, played: PlayedEpisode) -> None:
         """Take a result: keep it, or play the episode again."""
@@ -214,7 +249,8 @@ class GroupStream:
         trajectory = played.trajectory
         if trajectory.status is Status.INFRA_ERROR:
             self.counts.num_refilled += 1
-            tries = open_group.num_tries[number] = open_group.num_tries.get(number, 0) + (not played.is_lost)
+            num_new = 0 if played.is_lost else played.num_tries
+            tries = open_group.num_tries[number] = open_group.num_tries.get(number, 0) + num_new
             if tries <= open_group.retries:
                 open_group.num_retries += 1
                 self._starts.appendleft((open_group, number))

@@ -22,9 +22,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from stepwell.workers.driver import Driver
 from stepwell.workers.request_queue import RequestQueue
 from stepwell.workers.shards import SHARDS
+from stepwell.workers.stream import EpisodeDriver
 
 MIN_GAIN = 1.03
 HOPELESS = 0.8
@@ -186,7 +186,7 @@ def _round_wait(wait_ms: float) -> float:
 
 async def tune_queue(
     queue: RequestQueue,
-    driver: Driver,
+    driver: EpisodeDriver,
     tuner: Tuner,
     *,
     window_turns: float = 6.0,
@@ -223,7 +223,7 @@ async def tune_queue(
 
 
 async def _watch_turns(
-    driver: Driver, num_turns: float, poll_s: float, is_hopeless: Callable[[float], bool]
+    driver: EpisodeDriver, num_turns: float, poll_s: float, is_hopeless: Callable[[float], bool]
 ) -> float:
     """Turns per unit of time, over so many turns or until it is hopeless."""
     loop = asyncio.get_running_loop()

@@ -94,7 +94,9 @@ class WorkerBuilder:
             self._cluster.close()
 
     def make_simulators(self) -> list[Simulator]:
-        """One simulator per device of the placement."""
+        """One simulator per device of the placement; a user's own agent has none."""
+        if not self._placement.simulators:
+            return []
         settings, env = self._config.workers.simulators, self._config.env
         shape = (env.name, env.options, settings.env_batches, settings.batch_size)
         with_state = self._components.backend.player.needs_state

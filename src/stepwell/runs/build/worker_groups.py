@@ -6,7 +6,8 @@
 `WorkerGroups` is an `EpisodeRunner`: an evaluation calls `run`, the loop calls `publish`. Simulators and
 generators are processes here or on other machines, actors of Ray, or threads of this process
 (`worker_builder.py`). A generator builds its own copy of the policy from the run's settings, and gets the
-trainer's weights before its first request.
+trainer's weights before its first request. A user's own agent plays through the gateway (`agent_driver.py`):
+then there are generators only.
 
 Invariants
 * Weights go to all generators every `sync_interval` updates and before an evaluation. Each generator must
@@ -21,9 +22,9 @@ import math
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -46,6 +47,9 @@ from stepwell.workers.stream import GroupStream
 from stepwell.workers.tuning import QueueSettings, Tuner, tune_queue
 from stepwell.workers.weight_bytes import PackedWeights
 
+if TYPE_CHECKING:
+    from stepwell.runs.build.agent_driver import AgentDriver
+
 T = TypeVar("T")
 TRAINER = "trainer"
 _PUBLISH_TRIES = 3
@@ -54,13 +58,12 @@ _PUBLISH_TRIES = 3
 def check_workers(config: RunConfig) -> DevicePlacement:
     """Refuse what an asynchronous run cannot do; returns the devices of its workers."""
     check_staleness(config.workers)
-    if config.own_agent.function is not None:
-        raise ConfigError("workers.mode: an agent of your own plays through the gateway; set it to 'off'")
     if config.offline.pool is not None:
         raise ConfigError("workers.mode: an offline run plays nothing; set it to 'off'")
     check_backend(config.workers)
     find_shard_rule(config.workers.generators.shard)
-    return resolve_placement(config.workers, config.policy.device, list_devices())
+    placement = resolve_placement(config.workers, config.policy.device, list_devices())
+    return placement if config.own_agent.function is None else replace(placement, simulators=())
 
 
 def check_old_samples(config: RunConfig, recipe: Recipe) -> None:
@@ -80,11 +83,8 @@ def describe_workers(config: RunConfig, recipe: Recipe) -> Iterator[str]:
     """Lines for the plan of a run: where its workers are, and how far they overlap."""
     placement, workers, train = check_workers(config), config.workers, config.train
     check_old_samples(config, recipe)
-    sims = workers.simulators
-    num_envs = sims.num_workers * sims.env_batches * sims.batch_size
-    shape = f"{sims.num_workers} simulators x {sims.env_batches} batches x {sims.batch_size}"
     yield (
-        f"{workers.mode}: {num_envs} environments = {shape}; inference at {workers.generators.max_batch} "
+        f"{workers.mode}: {_describe_places(config)}; inference at {workers.generators.max_batch} "
         f"samples or after {workers.generators.max_wait_ms:g} ms"
     )
     where = f" (Ray cluster {workers.ray.address})" if workers.backend == "ray" else ""
@@ -96,6 +96,17 @@ def describe_workers(config: RunConfig, recipe: Recipe) -> Iterator[str]:
         f"{workers.max_staleness} versions behind (older: {workers.stale_data}); generators get weights "
         f"{'every update' if workers.sync_interval == 1 else f'every {workers.sync_interval} updates'}"
     )
+
+
+def _describe_places(config: RunConfig) -> str:
+    """Where episodes are played: in simulators, or in the processes of a user's own agent."""
+    sims, own = config.workers.simulators, config.own_agent
+    if own.function is not None:
+        most = own.num_processes * own.concurrency
+        return f"up to {most} episodes = {own.num_processes} agent processes x {own.concurrency}"
+    num_envs = sims.num_workers * sims.env_batches * sims.batch_size
+    shape = f"{sims.num_workers} simulators x {sims.env_batches} batches x {sims.batch_size}"
+    return f"{num_envs} environments = {shape}"
 
 
 def place_policy(config: RunConfig) -> RunConfig:
@@ -174,9 +185,7 @@ class WorkerGroups:
             busy_times=self.spans,
         )
         lock_step = self.config.workers.mode == "sync"
-        self.driver = Driver(
-            self._simulators, self.queue, self.components.backend.player, self.stream, lock_step=lock_step
-        )
+        self.driver = await self._make_driver(lock_step)
         self.stream.start(self.driver)
         self._reporting = asyncio.create_task(self._report_figures())
         if self.config.workers.tune and not lock_step:
@@ -187,6 +196,17 @@ class WorkerGroups:
             )
             self._tuning = asyncio.create_task(tune_queue(self.queue, self.driver, self.tuner))
             self.stream.watch_task(self._tuning)
+
+    async def _make_driver(self, lock_step: bool) -> Driver | AgentDriver:
+        """Who plays: the simulators, or the user's own agent."""
+        if self.config.own_agent.function is None:
+            player = self.components.backend.player
+            return Driver(self._simulators, self.queue, player, self.stream, lock_step=lock_step)
+        from stepwell.runs.build.agent_driver import AgentDriver  # imports the gateway
+
+        return await asyncio.to_thread(
+            AgentDriver.start, self.config, self.components, self.queue, self.stream, self._loop
+        )
 
     # --- playing and weights ---------------------------------------------------------------
 
@@ -336,6 +356,8 @@ class WorkerGroups:
         try:
             await self.stream.close()
         finally:
+            if hasattr(self, "driver") and not isinstance(self.driver, Driver):
+                await asyncio.to_thread(self.driver.close)
             if hasattr(self, "queue"):
                 self.queue.close()
             workers = [*self._simulators, *self._generators]

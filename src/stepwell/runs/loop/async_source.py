@@ -124,11 +124,18 @@ class StreamedSource:
         await asyncio.to_thread(self._store_episodes, trajectories, completed)
 
     def _store_episodes(self, trajectories: Sequence[Trajectory], completed: Sequence[str]) -> None:
-        if (images := self.components.backend.image_store) is not None:
-            self.pool.store_images(trajectories, images)
-        self.pool.add(trajectories, group_sizes=self.group_size, source={"run": self.run}, tags=(self.run,))
+        where, is_stored = self._own, self.config.own_agent.function is not None
+        if is_stored:  # by the gateway, so that groups may be complete there which are not yet here
+            stored = (entry.id for name in completed for entry in self.pool.find(Filter(group=name)))
+            where = Filter(ids=list(stored))
+        else:
+            if (images := self.components.backend.image_store) is not None:
+                self.pool.store_images(trajectories, images)
+            self.pool.add(
+                trajectories, group_sizes=self.group_size, source={"run": self.run}, tags=(self.run,)
+            )
         if completed:
-            taken = self.pool.take(self.run, len(completed), where=self._own, lease_s=LEASE_S, read=False)
+            taken = self.pool.take(self.run, len(completed), where=where, lease_s=LEASE_S, read=False)
             assert {item.group for item in taken} == set(completed), "the pool served other groups"
 
     @property

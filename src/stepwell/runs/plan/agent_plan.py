@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepwell.rollout.agent_processes import AgentProcesses
-from stepwell.runs.build.agent_rollout import DEFAULT_TIMEOUT_S
+from stepwell.runs.build.agent_sessions import DEFAULT_TIMEOUT_S
 from stepwell.runs.build.components import Components
 from stepwell.runs.plan.base_plan import TITLE, BasePlan
 from stepwell.runs.plan.memory import MemoryEstimate
