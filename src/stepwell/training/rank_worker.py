@@ -65,6 +65,7 @@ class RankWorker:
     def __init__(self, link: socket.socket, words: dict[str, Any]) -> None:
         self.link, self.rank, self.size = link, int(words["rank"]), int(words["size"])
         self.device = torch.device(words["device"])
+        self._base_bytes = _read_peak_bytes()
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         self.policy = open_policy(words, self.device)
@@ -258,15 +259,19 @@ class RankWorker:
         return {"shards": shards, "copies": copies}
 
     def _measure_memory(self, payload: bytearray) -> dict[str, Any]:
-        """Peak memory since the last call: of the device, or of the process."""
+        """Peak memory: of the device since the last call, or of the process beyond what it began with."""
         if self.device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            peak = _read_peak_bytes() - self._base_bytes
         held = sum(p.numel() * p.element_size() for p in self.weights.own.values())
         moments = sum(x.numel() * x.element_size() for x in self.optimizer.read_named_state().values())
         return {"peak_mb": peak / 2**20, "weights_mb": held / 2**20, "optimizer_mb": moments / 2**20}
+
+
+def _read_peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def open_policy(words: dict[str, Any], device: torch.device) -> Policy:
