@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": {"data"},
     "rollout": {"agents", "rendering", "engines", "envs", "rewards", "pool"},
     "training": {"algos", "packing", "policies", "pool"},
-    "services": {"agents", "rendering", "pool", "engines", "envs"},
+    "services": {"agents", "rendering", "pool", "engines", "envs", "workers"},
     "monitors": {"pool"},
     "contracts": {"algos", "agents", "rewards", "envs", "rollout", "workers"},
     "workers": {"rollout", "engines", "envs"},

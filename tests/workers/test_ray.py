@@ -19,6 +19,7 @@ from tests.workers.odd_envs import ODD, POINT, Point, PointOptions
 from tests.workers.test_generators import asked, assert_same, chunks
 from tests.workers.test_simulators import GO, begin, texts
 
+from stepwell.cli.main import main
 from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError, Status, WeightsError, WorkerError
 from stepwell.pool import Filter, open_pool
@@ -138,7 +139,7 @@ async def check_deaths(launcher: Any) -> None:
 
 @pytest.mark.slow
 def test_a_run_survives_the_loss_of_a_node_and_every_episode_counts_once(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     update, states = Trainer.update, []
 
@@ -146,6 +147,8 @@ def test_a_run_survives_the_loss_of_a_node_and_every_episode_counts_once(
         """During the third update, while episodes are played: one node dies, another one comes."""
         found = update(self, *args, **kwargs)
         states.append(read_cluster().workers)
+        if len(states) == 1:
+            main(["cluster", "status"])
         if len(states) == 3:
             (second,) = cluster.worker_nodes
             cluster.remove_node(second, allow_graceful=False)
@@ -174,6 +177,8 @@ def test_a_run_survives_the_loss_of_a_node_and_every_episode_counts_once(
     good = [entry for entry in played if entry not in failed]
     assert len(good) == 10 * 8 and {entry.state for entry in good} == {"consumed"}
     assert len({entry.id for entry in good}) == len(good)
+    printed = capsys.readouterr().out
+    assert "Ray: 2 nodes alive" in printed and "simulator 2  simulator  pid" in printed
     assert len(states[0]) == 4 and not read_cluster().workers
 
 

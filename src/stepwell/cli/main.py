@@ -17,6 +17,7 @@ from typing import NoReturn, TextIO
 from stepwell import __version__
 from stepwell.cli import (
     check,
+    cluster,
     demo,
     envs,
     eval,
@@ -41,7 +42,7 @@ from stepwell.core.names import describe_missing_module, suggest_name
 from stepwell.runs.interrupts import Terminated, sigterm_as_interrupt
 
 COMMANDS = (
-    *(train, plan, eval, play, demo, study, view, top, serve, pool, report, sft, orm, export),
+    *(train, plan, eval, play, demo, study, view, top, serve, cluster, pool, report, sft, orm, export),
     *(presets, recipes, envs, check, init),
 )
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command
+from stepwell.cli.serve_worker import add_worker
+from stepwell.cli.service_settings import parse_host_options, validate_settings
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from stepwell.config.gateway import GatewayConfig
     from stepwell.pool import Pool
     from stepwell.services.gateway.gateway import Gateway
     from stepwell.services.gateway.upstream import UpstreamGateway
 
-Config = TypeVar("Config", bound="BaseModel")
 _GATEWAY_EXAMPLES = (
     ("stepwell serve gateway --model tiny-1m --pool pool.db", "a built-in model, sampled in this process"),
     ("stepwell serve gateway --model DIR --backend http://gpu:8000", "sampled by vLLM, tokenized here"),
@@ -45,12 +44,13 @@ _KEY_EXAMPLES = (
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
-        help="serve the gateway to agents, environments to trainers; make API keys",
-        description="Serve agents and environments over HTTP.",
+        help="serve the gateway to agents, environments and workers to trainers; make API keys",
+        description="Serve agents, environments and workers over HTTP.",
     )
     services = parser.add_subparsers(title="services", metavar="SERVICE", required=True)
     _add_gateway(services)
     _add_envs(services)
+    add_worker(services)
     _add_shop(services)
     _add_key(services)
 
@@ -237,29 +237,14 @@ def run_envs(args: argparse.Namespace) -> int:
         "access_log": args.access_log,
     }
     if args.env_options is not None:
-        given["env_options"] = _host_options(args.env_options)
-    config = _validate_settings(EnvServiceConfig, args.config, given)
+        given["env_options"] = parse_host_options(args.env_options)
+    config = validate_settings(EnvServiceConfig, args.config, given)
     for name in {*config.envs, *config.env_options}:
         read_options(name, config.env_options.get(name))  # refuse a misspelt name or option before serving
     from stepwell.services.envs.app import create_env_app
 
     serve(create_env_app(config), config.host, config.port, shutdown_timeout_s=config.shutdown_timeout_s)
     return 0
-
-
-def _host_options(texts: list[str]) -> dict[str, dict[str, Any]]:
-    """Parse `shop.size=tiny` into options by environment. Names may contain dots, options may not."""
-    from stepwell.config.loading import parse_options
-    from stepwell.core.errors import ConfigError
-
-    found: dict[str, dict[str, Any]] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        name, dot, option = key.rpartition(".")
-        if not (equals and dot and name and option):
-            raise ConfigError(f"--set {text}: write NAME.OPTION=VALUE, such as shop.size=tiny")
-        found.setdefault(name, {}).update(parse_options([f"{option}={value}"]))
-    return found
 
 
 def run_shop(args: argparse.Namespace) -> int:
@@ -269,7 +254,7 @@ def run_shop(args: argparse.Namespace) -> int:
     from stepwell.services.http_server import serve
 
     given = {"size": args.size, "num_products": args.num_products, "webshop_files": args.webshop_files}
-    options = _validate_settings(ShopOptions, None, given)
+    options = validate_settings(ShopOptions, None, given)
     shop = open_shop(options)
     from starlette.applications import Starlette
 
@@ -323,35 +308,7 @@ def _read_config(args: argparse.Namespace) -> GatewayConfig:
         "max_concurrent": args.max_concurrent,
         "access_log": args.access_log,
     }
-    return _validate_settings(GatewayConfig, args.config, given)
-
-
-def _validate_settings(kind: type[Config], file: str | None, given: dict[str, Any]) -> Config:
-    """The settings of a file, overridden by those of the command line."""
-    from pydantic import ValidationError
-
-    from stepwell.config.schema import describe_problem
-    from stepwell.core.errors import ConfigError
-
-    given = {field: value for field, value in given.items() if value is not None}
-    try:
-        return kind(**{**_read_settings(file), **given})
-    except ValidationError as error:
-        where, words = describe_problem(kind, error.errors(include_url=False)[0])
-        raise ConfigError(f"{where}: {words}" if where else words) from error
-
-
-def _read_settings(file: str | None) -> dict[str, Any]:
-    import tomllib
-
-    from stepwell.core.errors import ConfigError
-
-    if file is None:
-        return {}
-    try:
-        return tomllib.loads(Path(file).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--config {file} cannot be read: {error}") from error
+    return validate_settings(GatewayConfig, args.config, given)
 
 
 def _open_gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Gateway | UpstreamGateway, Any]:

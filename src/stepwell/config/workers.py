@@ -97,6 +97,11 @@ class WorkersConfig(Settings):
         "local",
         description="local: processes here, and on hosts that devices name; ray: actors of a cluster",
     )
+    hosts: dict[str, str] = Field(
+        default_factory=dict,
+        description="URLs of machines that serve workers, by the HOST of devices; a HOST that is not here is "
+        "http://HOST:8096. The key is read from STEPWELL_WORKER_KEY",
+    )
     ray: RayConfig = Field(default_factory=RayConfig)
     simulators: SimulatorsConfig = Field(default_factory=SimulatorsConfig)
     generators: GeneratorsConfig = Field(default_factory=GeneratorsConfig)

@@ -18,6 +18,7 @@ from stepwell.core import ConfigError
 
 EMBEDDED = "stepwell.workers.engine_builders:build_embedded_engine"
 ARRAY = "stepwell.workers.engine_builders:build_array_engine"
+RUN = "stepwell.runs.build.worker_builder:build_engine"  # of the settings of a whole run
 _KNOWN = ("model", "config", "dtype", "device", "version")
 
 

@@ -251,7 +251,7 @@ def read_cluster(timeout_s: float = 5.0) -> ClusterStatus:
     for entry in ray.util.list_named_actors(all_namespaces=True):
         if entry["namespace"] == NAMESPACE:
             workers.append(_read_worker(entry["name"], timeout_s))
-    return ClusterStatus(nodes, sorted(workers, key=lambda worker: str(worker["name"])))
+    return ClusterStatus(nodes, sorted(workers, key=lambda worker: (worker.get("run", ""), worker["name"])))
 
 
 def _read_worker(name: str, timeout_s: float) -> dict[str, Any]:
@@ -262,4 +262,4 @@ def _read_worker(name: str, timeout_s: float) -> dict[str, Any]:
         )
     except (ray.exceptions.RayError, ValueError) as error:
         return {"name": name, "problem": f"{type(error).__name__} after {time.monotonic() - began:.1f} s"}
-    return {**found, "name": name}
+    return found

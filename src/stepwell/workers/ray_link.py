@@ -17,7 +17,6 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +29,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from stepwell.core import WorkerError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import Frame, decode_text, encode_text
-from stepwell.envs.codecs import unpack_error
-from stepwell.workers.ray_worker import HEALTH, Message, RayWorker
+from stepwell.workers.ray_worker import HEALTH, RayWorker
+from stepwell.workers.remote_link import LinkBroken, RemoteLink
 from stepwell.workers.weight_bytes import SharedArrays
 
 MAX_CALLS = 1000  # of one actor at once
@@ -81,147 +80,58 @@ def make_actor_class() -> Any:
     return remote(concurrency_groups={HEALTH: 16})(RayWorker)
 
 
-class RayLink:
-    """A started actor and the calls to it. `on_lost` is called once, if it has ended or must be ended."""
+class RayLink(RemoteLink):
+    """A started actor and the calls to it."""
 
-    def __init__(
-        self, name: str, number: int, actor: Any, *, heartbeat_s: float, on_lost: Callable[[RayLink], None]
-    ) -> None:
-        self.name, self.number = name, number
-        self._actor, self._on_lost = actor, on_lost
-        self._state: dict[str, Any] = {}
-        self._seen_s = time.monotonic()
-        self._is_machine_lost = False
-        self._ending: asyncio.Task[WorkerError] | None = None
-        self._ended: asyncio.Future[WorkerError] = asyncio.get_running_loop().create_future()
-        self._tasks = [
-            asyncio.create_task(self._await_death(), name=f"death of {name}"),
-            asyncio.create_task(self._read_states(heartbeat_s), name=f"health of {name}"),
-        ]
+    place = "of a Ray node"
 
-    # --- calls ----------------------------------------------------------------------------
+    def __init__(self, name: str, number: int, actor: Any, **more: Any) -> None:
+        self._actor = actor
+        super().__init__(name, number, **more)
 
-    async def call(self, frame: Frame) -> Frame:
-        """Send a call and wait for its answer. An answer that is an error is raised."""
-        if self._ending is not None:
-            raise await asyncio.shield(self._ending)
-        text, arrays = encode_text(frame), await self._share_arrays(frame.arrays)
-        answer = asyncio.ensure_future(_await_ref(self._actor.answer_call.remote(text, arrays)))
-        try:
-            await asyncio.wait((answer, self._ended), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not answer.done():
-                answer.cancel()
-        if self._ended.done() and not answer.done():
-            raise WorkerError(*self._ended.result().args)
-        return await self._read_answer(answer)
+    async def send_frame(self, frame: Frame) -> Frame:
+        """The answer to a frame."""
+        text, arrays = encode_text(frame), await _share_arrays(frame.arrays)
+        return decode_text(*await _await_ref(self._actor.answer_call.remote(text, arrays)))
 
-    async def _share_arrays(self, arrays: Sequence[AnyArray]) -> Any:
-        if not isinstance(arrays, SharedArrays):
-            return list(arrays)
-        if arrays.handle is None:  # a task: the first caller puts them, the others wait for it
-            arrays.handle = asyncio.ensure_future(asyncio.to_thread(ray.put, list(arrays)))
-        return await asyncio.shield(arrays.handle)
+    async def fetch_state(self) -> dict[str, Any]:
+        """What the actor says of itself."""
+        found: dict[str, Any] = await _await_ref(self._actor.show_state.remote())
+        return found
 
-    async def _read_answer(self, answer: asyncio.Future[Message]) -> Frame:
-        try:
-            text, arrays = answer.result()
-        except RayError as error:
-            self._note_failure(error)
-            raise await asyncio.shield(self._start_ending(_describe_failure(error))) from error
-        frame = decode_text(text, arrays)
-        if frame.op == "error":
-            raise unpack_error(frame.header.get("error"), WorkerError)
-        return frame
+    async def await_death(self) -> None:
+        """Wait for a call that never returns."""
+        await _await_ref(self._actor.wait_for_end.remote())
 
-    # --- watching -------------------------------------------------------------------------
-
-    async def _await_death(self) -> None:
-        try:
-            await _await_ref(self._actor.wait_for_end.remote())
-        except RayError as error:
-            self._note_failure(error)
-            self.give_up(_describe_failure(error))
-
-    async def _read_states(self, heartbeat_s: float) -> None:
-        while True:
-            try:
-                self._state = await _await_ref(self._actor.show_state.remote())
-            except RayError as error:
-                self._note_failure(error)
-                self.give_up(_describe_failure(error))
-                return
-            self._seen_s = time.monotonic()
-            await asyncio.sleep(heartbeat_s)
-
-    def _note_failure(self, error: RayError) -> None:
-        """An actor that cannot be reached, or whose node is gone, did not fail by itself."""
-        lost = "node" in str(error).lower() if isinstance(error, ActorDiedError) else False
-        self._is_machine_lost |= lost or isinstance(error, ActorUnavailableError)
-
-    def find_trouble(self, hang_s: float) -> str | None:
-        """Why it should be ended; None while all is well."""
-        silent_s, stuck_s = time.monotonic() - self._seen_s, self._state.get("stuck_s", 0.0)
-        if silent_s > hang_s:
-            return f"gave no sign of life for {silent_s:.1f} s"
-        if stuck_s > hang_s:
-            return f"made no progress with a call for {stuck_s:.1f} s"
-        return None
-
-    def read_state(self) -> tuple[int | None, float, float]:
-        """Its process id, its memory in MB, and the time since its last sign of life."""
-        silent_s = time.monotonic() - self._seen_s if self._state else 0.0
-        return self._state.get("pid"), float(self._state.get("memory_mb", 0.0)), silent_s
-
-    def was_ended_by_others(self) -> bool:
-        """Whether its node was lost, so that the failure is not its own."""
-        return self._is_machine_lost
-
-    # --- ending ---------------------------------------------------------------------------
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended or is being ended."""
-        return self._ending is not None
-
-    def give_up(self, why: str) -> None:
-        """Give it up for this reason and report it to `on_lost`."""
-        self._start_ending(why)
-
-    async def end(self, why: str = "", *, grace_s: float = 0.0) -> WorkerError:
-        """Kill the actor and fail the pending calls. Its environments end with their process."""
-        if self._ending is None:
-            self._ending = asyncio.create_task(self._end_actor(why))
-        return await asyncio.shield(self._ending)
-
-    def _start_ending(self, why: str) -> asyncio.Task[WorkerError]:
-        if self._ending is None:
-            self._ending = asyncio.create_task(self._end_actor(why))
-            self._on_lost(self)
-        return self._ending
-
-    async def _end_actor(self, why: str) -> WorkerError:
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-        pid = self._state.get("pid")
-        error = WorkerError(f"worker {self.name} (pid {pid} of a Ray node) {why or 'was ended'}")
-        self._ended.set_result(error)
+    async def destroy(self) -> None:
+        """Kill the actor. Its environments end with their process."""
         try:
             await asyncio.to_thread(ray.kill, self._actor, no_restart=True)
-        except (RayError, ValueError) as failed:  # Ray is gone, and the actor with it
-            return WorkerError(f"{error}; Ray said: {failed}")
-        return error
+        except (RayError, ValueError) as error:  # Ray is gone, and the actor with it
+            raise LinkBroken(str(error)) from error
+
+
+async def _share_arrays(arrays: Sequence[AnyArray]) -> Any:
+    if not isinstance(arrays, SharedArrays):
+        return list(arrays)
+    if arrays.handle is None:  # a task: the first caller puts them, the others wait for it
+        arrays.handle = asyncio.ensure_future(asyncio.to_thread(ray.put, list(arrays)))
+    return await asyncio.shield(arrays.handle)
 
 
 async def _await_ref(ref: Any) -> Any:
-    return await asyncio.wrap_future(ref.future())
+    try:
+        return await asyncio.wrap_future(ref.future())
+    except RayError as error:
+        is_gone = isinstance(error, ActorDiedError) and "node" in str(error).lower()
+        is_lost = is_gone or isinstance(error, ActorUnavailableError)
+        raise LinkBroken(_describe_failure(error), is_machine_lost=is_lost) from error
 
 
 def _describe_failure(error: RayError) -> str:
     """What Ray says, without its hints about log files."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     if not isinstance(error, RayActorError):
-        return f"failed in Ray: {str(error).strip().splitlines()[0]}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return f"failed in Ray: {lines[0]}"
     words = [line for line in lines if not line.startswith(("class_name", "actor_id", "pid", "name", "ip"))]
     return f"was lost: {' '.join(words)[:600]}"

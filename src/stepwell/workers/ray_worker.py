@@ -40,6 +40,9 @@ class RayWorker:
     """A simulator or a generator inside an actor. `variables` are set before anything heavy is imported."""
 
     def __init__(self, name: str, run: str, variables: dict[str, str]) -> None:
+        import ray
+
+        self._node = ray.get_runtime_context().get_node_id()
         os.environ.update(variables)
         self._name, self._run, self._kind = name, run, ""
         descriptor = create_shared_file(PAGE_BYTES)
@@ -71,6 +74,7 @@ class RayWorker:
             "run": self._run,
             "kind": self._kind,
             "pid": os.getpid(),
+            "node": self._node,
             "memory_mb": resident_mb(),
             "stuck_s": self._page.stuck_s,
             "num_pending": self._page.num_calls,

@@ -2,6 +2,7 @@
 
     workers.processes = false    threads of this process
     cpu, cuda:0                  processes of this machine
+    HOST/cpu, HOST/cuda:0        processes of a machine that serves workers (`workers/http_link.py`)
     workers.backend = "ray"      actors of a Ray cluster (`workers/ray_cluster.py`)
 
 Processes and actors are clients of one kind: only their launcher differs.
@@ -19,13 +20,12 @@ from stepwell.core import ConfigError
 from stepwell.core.child_process import limit_threads
 from stepwell.runs.build.components import Components
 from stepwell.workers.contracts import Generator, Launcher, Simulator
+from stepwell.workers.engine_builders import RUN
 from stepwell.workers.in_process import LocalGenerator, LocalSimulator
 from stepwell.workers.placement import DevicePlacement
 
 if TYPE_CHECKING:
     from stepwell.workers.ray_cluster import BundlePlan, RayCluster, WorkerBundle
-
-FACTORY = "stepwell.runs.build.worker_builder:build_engine"
 
 
 def check_backend(workers: WorkersConfig) -> None:
@@ -120,10 +120,10 @@ class WorkerBuilder:
     def make_generators(self) -> list[Generator]:
         """One generator per device of the placement."""
         folder, threads = self._components.folder, self._config.workers.generators.num_threads
-        devices = [bundle.device for bundle in self._plan.generators] if self._plan else None
-        configs = [
-            make_generator_config(self._config, device) for device in devices or self._placement.generators
-        ]
+        devices = [device.rpartition("/")[2] for device in self._placement.generators]
+        if self._plan is not None:
+            devices = [bundle.device for bundle in self._plan.generators]
+        configs = [make_generator_config(self._config, device) for device in devices]
         if not self._config.workers.processes:
             return [
                 LocalGenerator(f"generator {i}", Components(config, folder).engine)
@@ -134,7 +134,7 @@ class WorkerBuilder:
         return [
             ProcessGenerator(
                 f"generator {i}",
-                FACTORY,
+                RUN,
                 {"config": config.model_dump(mode="json"), "folder": folder and str(folder.absolute())},
                 num_threads=threads,
                 launcher=self._make_launcher("generators", i),
@@ -145,12 +145,25 @@ class WorkerBuilder:
 
     def _make_launcher(self, kind: str, i: int) -> Launcher | None:
         """Who starts worker `i` of a kind; None: a process of this machine."""
+        device = getattr(self._placement, kind)[i]
         if self._cluster is None:
-            return None
+            host, _, name = device.rpartition("/")
+            return self._make_http_launcher(kind, host, name) if host else None
         bundle: WorkerBundle = getattr(self._plan, kind)[i]
         threads = 1 if kind == "simulators" else self._config.workers.generators.num_threads
         variables = (limit_threads(threads) if threads else {}) | _choose_rendering(bundle.device)
         return self._cluster.make_launcher(bundle, variables)
+
+    def _make_http_launcher(self, kind: str, host: str, device: str) -> Launcher:
+        from stepwell.workers.http_link import HttpLauncher, find_host_url
+
+        workers = self._config.workers
+        if kind == "generators" and self._components.backend.image_store is not None:
+            raise ConfigError(
+                f"workers.generators.devices: a generator at {host} cannot read the images of this run; "
+                "place generators on this machine"
+            )
+        return HttpLauncher(find_host_url(host, workers.hosts), device, workers.heartbeat_s)
 
     @property
     def _watch_limits(self) -> dict[str, Any]:

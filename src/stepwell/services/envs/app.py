@@ -84,7 +84,7 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
     answer = FrameAnswers(operations, limits, log)
     _add_websocket(app, answer, keys)
     for error in (ServiceError, RequestValidationError, HTTPException):
-        app.add_exception_handler(error, _handle_error)
+        app.add_exception_handler(error, handle_error)
     frames = FrameConnections(config, answer.reply, lambda error: to_bytes(_make_error_frame(error)))
     app.add_middleware(CallRoute, operations=operations, frames=frames, keys=keys)
     app.add_middleware(
@@ -94,7 +94,7 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
         max_body_bytes=config.max_body_bytes,
         body_timeout_s=config.body_timeout_s,
         hosts=HostCheck(is_loopback=config.is_loopback, host=config.host, allowed_hosts=config.allowed_hosts),
-        write_error=_write_error,
+        write_error=write_error,
         log=log,
     )
     return app
@@ -258,12 +258,12 @@ def _make_error_response(error: ServiceError) -> Response:
     return make_json_response({name: v for name, v in body.items() if v}, error.kind.value, headers)
 
 
-def _write_error(path: str, error: ServiceError, headers: Mapping[str, str]) -> App:
+def write_error(path: str, error: ServiceError, headers: Mapping[str, str]) -> App:
     reply: App = _make_error_response(error)  # type: ignore[assignment]  # a response is an ASGI app
     return reply
 
 
-async def _handle_error(request: Request, error: Exception) -> Response:
+async def handle_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return make_json_response(
             {"detail": f"{request.method} {request.url.path}: {error.detail}"}, error.status_code

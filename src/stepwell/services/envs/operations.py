@@ -40,10 +40,11 @@ from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core import EncodingError, EnvError, StepwellError, Task
 from stepwell.core.text import clean_texts
 from stepwell.envs.options import list_host_options
-from stepwell.envs.registry import ENVS, find_env_type, make_env, read_options
+from stepwell.envs.registry import ENVS, find_env_type, make_env
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.wire import Frame
 from stepwell.envs.turns import Turn, play_turn, read_state
+from stepwell.services.caller_options import read_caller_options
 from stepwell.services.envs.sessions import EnvSession, EnvSessions
 from stepwell.services.errors import ErrorKind, ServiceError
 
@@ -152,27 +153,7 @@ class EnvOperations:
         return await self.sessions.create(owner, name, partial(_open_env, name, settings), count)
 
     def _read_options(self, name: Any, options: Any) -> Any:
-        if not isinstance(name, str) or name not in self.names:
-            raise ServiceError(
-                ErrorKind.NOT_FOUND,
-                f"env {str(name)[:64]!r} is not hosted here; available: {', '.join(self.names)}",
-                param="env",
-            )
-        if not isinstance(options, dict):
-            raise ServiceError(ErrorKind.INVALID, "options must be an object", param="options")
-        host = self.config.env_options.get(name, {})
-        kind = find_env_type(name).Options
-        settings = read_options(name, {**options, **host})
-        for option in sorted(set(options) & (set(list_host_options(kind)) | set(host))):
-            ours = settings.model_dump(mode="json")[option] if option in host else _get_default(kind, option)
-            if options[option] != ours:
-                raise ServiceError(
-                    ErrorKind.FORBIDDEN,
-                    f"env.options.{option} of {name} belongs to the host, so callers cannot set it; the "
-                    f"host sets it with `stepwell serve envs --set {name}.{option}=VALUE`",
-                    param=option,
-                )
-        return settings
+        return read_caller_options(name, options, self.names, self.config.env_options, "envs")
 
     def _list_public_options(self, name: str, settings: Any) -> dict[str, Any]:
         """The options in force that do not belong to the host."""
@@ -299,11 +280,6 @@ def _are_whole_numbers(values: Any) -> bool:
 
 def _wants_state(frame: Frame) -> bool:
     return frame.header.get("with_state") is True
-
-
-def _get_default(kind: Any, option: str) -> Any:
-    field = kind.model_fields.get(option)
-    return None if field is None else field.get_default(call_default_factory=True)
 
 
 def _open_env(name: str, settings: Any) -> Any:

@@ -1,0 +1,114 @@
+"""`stepwell serve worker`: this machine runs simulators and generators for training runs elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from stepwell.cli.command import add_command
+from stepwell.cli.service_settings import parse_host_options, validate_settings
+
+_EXAMPLES = (
+    ("stepwell serve worker --host 0.0.0.0 --keys keys.json", "for other machines, with keys"),
+    ("stepwell serve worker --env sokoban --env maze:Maze", "these environments and no others"),
+    ("stepwell serve worker --model qwen=/models/qwen", "a model that runs ask for as policy.model=qwen"),
+    (
+        "stepwell train CONFIG workers.mode=stream 'workers.simulators.devices=[\"HOST/cpu\"]'",
+        "simulators there",
+    ),
+)
+
+
+def add_worker(services: Any) -> None:
+    """Add the command to those of `stepwell serve`."""
+    parser = add_command(
+        services,
+        "worker",
+        run_worker_host,
+        summary="run simulators and generators for training runs on other machines",
+        description="A run places workers here by the device HOST/cpu or HOST/cuda:0; its key is read from "
+        "STEPWELL_WORKER_KEY.",
+        examples=_EXAMPLES,
+        after_interrupt=lambda args: "Its workers are ended.",
+    )
+    parser.add_argument(
+        "--env",
+        dest="envs",
+        metavar="NAME",
+        action="append",
+        help="an environment to load (may be repeated); default: all built-in ones",
+    )
+    parser.add_argument(
+        "--set",
+        dest="env_options",
+        metavar="NAME.OPTION=VALUE",
+        action="append",
+        help="an option that only the host may set, such as multihop_qa.dataset=hotpot_dev.json",
+    )
+    parser.add_argument(
+        "--model",
+        dest="models",
+        metavar="NAME=DIR",
+        action="append",
+        help="a model to load (may be repeated); built-in ones need no naming",
+    )
+    parser.add_argument(
+        "--device", dest="devices", metavar="DEVICE", action="append", help="cpu or cuda:0; default: all"
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="TOML file with settings of the service; options on the command line override it",
+    )
+    parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
+    parser.add_argument("--port", type=int, help="default 8096; 0 for any free one")
+    parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of each generator")
+    parser.add_argument("--max-workers", type=int, metavar="N", help="processes at once; default 16")
+    parser.add_argument("--lease-s", type=float, metavar="SECONDS", help="silence that ends a worker (120)")
+    parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
+
+
+def run_worker_host(args: argparse.Namespace) -> int:
+    from stepwell.config.worker_service import WorkerServiceConfig
+    from stepwell.envs.registry import read_options
+    from stepwell.services.http_server import serve
+
+    given = {
+        "host": args.host,
+        "port": args.port,
+        "envs": None if args.envs is None else tuple(args.envs),
+        "models": None if args.models is None else _parse_models(args.models),
+        "devices": None if args.devices is None else tuple(args.devices),
+        "keys_file": args.keys,
+        "num_threads": args.threads,
+        "max_workers": args.max_workers,
+        "lease_s": args.lease_s,
+        "access_log": args.access_log,
+    }
+    if args.env_options is not None:
+        given["env_options"] = parse_host_options(args.env_options)
+    config = validate_settings(WorkerServiceConfig, args.config, given)
+    for name in {*config.envs, *config.env_options}:
+        read_options(name, config.env_options.get(name))  # refuse a misspelt name or option before serving
+    from stepwell.services.worker_host import create_worker_host_app
+
+    app = create_worker_host_app(config)
+    serve(app, config.host, config.port, shutdown_timeout_s=config.shutdown_timeout_s)
+    return 0
+
+
+def _parse_models(texts: list[str]) -> dict[str, str]:
+    """Parse `NAME=DIR` into directories by name; `DIR` alone has its last part as name."""
+    from pathlib import Path
+
+    from stepwell.core.errors import ConfigError
+
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, folder = text.rpartition("=")
+        path = Path(folder if equals else text).expanduser()
+        if not (path / "config.json").is_file():
+            raise ConfigError(f"--model {text}: {path} is no directory of a model (no config.json in it)")
+        found[name or path.name] = str(path.absolute())
+    return found
