@@ -63,7 +63,7 @@ def test_an_evaluation_fills_the_part_that_its_options_name() -> None:
         ("primitive_skill", ""): 0.2,
         ("frozenlake", ""): 0.1,
     }
-    with pytest.raises(ConfigError, match="household is none of the table's worlds"):
+    with pytest.raises(ConfigError, match="household is not an environment of this table"):
         add_evaluation(table, evaluation("household", 1.0))
 
 

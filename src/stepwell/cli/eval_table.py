@@ -77,7 +77,7 @@ def _add_run(table: VagenTable, run: Path, settings: Sequence[str], folder: Path
 
     config = load_config(run / RUN_FILE, [])
     if config.env.name not in WORLDS:
-        raise ConfigError(f"--table: {run} was trained in {config.env.name}, none of the table's worlds")
+        raise ConfigError(f"--table: {run} was trained in {config.env.name}, which the table does not have")
     for _, part, options in list_evaluations((config.env.name,)):
         wanted = load_config(run / RUN_FILE, [*settings, *options])
         place = folder / "-".join(filter(None, (config.env.name, part)))

@@ -316,11 +316,11 @@ class RunConfig(Settings):
         phases = self.curriculum
         if (phases.enabled or phases.updates_per_phase is not None) and self.offline.pool is not None:
             raise ValueError(
-                "curriculum.updates_per_phase: an offline run plays no tasks; remove one of both"
+                "curriculum.updates_per_phase: an offline run plays no tasks; remove one of the two"
             )
         if self.replay.enabled and self.offline.pool is not None:
             raise ValueError(
-                "replay.enabled: an offline run learns from stored trajectories only; remove one of both"
+                "replay.enabled: an offline run learns from stored trajectories only; remove one of the two"
             )
         if self.outcome.is_judged and self.offline.pool is not None:
             raise ValueError(

@@ -131,7 +131,7 @@ def read_room(content: Mapping[str, Any]) -> tuple[NavigationRoom, Pose, Thing]:
             f"a task of navigation holds no whole room: {type(error).__name__} {error}"
         ) from error
     if any(thing.colour not in PALETTE for thing in things) or heading not in range(4):
-        raise InputError("a task of navigation has a colour or a heading that there is not")
+        raise InputError("a task of navigation has an unknown colour or heading")
     if len({thing.kind.name for thing in things}) != len(things):
         raise InputError(
             "a room of navigation has two things of one kind, so a name would not tell them apart"

@@ -69,9 +69,7 @@ class Library:
             request = self._request(rng.randrange(len(self._requests)))
             if request is not None:
                 return request
-        raise ConfigError(
-            "the selector judges no request of this graph well; give env.options.num_papers more"
-        )
+        raise ConfigError("the selector judges no request of this graph well; raise env.options.num_papers")
 
     def make_selector(self, request: PaperRequest) -> Selector:
         """Who judges what is found for a request."""

@@ -43,7 +43,7 @@ class ManiSkillScene:
     def __init__(self, layout: TableLayout, image_size: int) -> None:
         if layout.task not in TASKS:
             raise ConfigError(
-                f"env.options.task: {layout.task!r} is not there in ManiSkill; choose one of "
+                f"env.options.task: {layout.task!r} is not a task of ManiSkill; choose one of "
                 f'{", ".join(TASKS)}, or env.options.simulator = "mujoco"'
             )
         self._env = _table_type()(layout, image_size)

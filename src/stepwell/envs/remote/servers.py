@@ -109,7 +109,7 @@ class Server:
         """The server's answer. A broken connection is retried, up to `tries` attempts in total."""
         if self._is_frozen and time.monotonic() < self.down_until_s:
             raise ServerFrozen(
-                f"the env server at {self.url} does not answer; it is not asked again for a while"
+                f"the env server at {self.url} does not answer; the next request to it waits a while"
             )
         self._is_frozen = False
         body = wire.to_bytes(Frame(op, header, arrays))

@@ -78,7 +78,7 @@ class Rasteriser:
                 raise RefusedSvg(f"drawing the code takes longer than {time_limit_s:g} s") from None
             except (EOFError, BrokenPipeError):
                 self._stop_process()
-                raise RefusedSvg("drawing the code takes more memory than there is for it") from None
+                raise RefusedSvg("drawing the code takes more memory than is allowed") from None
             if not ok:
                 raise RefusedSvg(f"the rasteriser refuses the code: {answer.decode(errors='replace')}")
             return answer

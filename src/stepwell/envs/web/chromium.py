@@ -14,7 +14,8 @@ A new context costs a process of the browser, five times as much as a page. With
 episode gets the context of the one before, if that has one tab and needs neither headers nor a stored state:
 its cookies, storage and history are emptied first. It is for pages that keep nothing elsewhere.
 
-Which hosts exist is decided by the browser's own resolver (`browser.py`), not here.
+What each action does is in `chromium_actions.py`. Which hosts exist is decided by the browser's own resolver
+(`browser.py`), not here.
 """
 
 from __future__ import annotations
@@ -39,51 +40,33 @@ from stepwell.envs.web.addresses import (
     write_resolver_rules,
 )
 from stepwell.envs.web.browser import BrowserHost, find_browser_host
+from stepwell.envs.web.chromium_actions import ChromiumActions
 from stepwell.envs.web.chromium_pages import ChromiumTab
-from stepwell.envs.web.controls import find_option, refuse_action, refuse_address
-from stepwell.envs.web.light import (
-    LAST_TAB,
-    MAX_TABS,
-    MISSING_VALUE,
-    NO_EARLIER,
-    NO_LATER,
-    TOO_MANY_TABS,
-)
+from stepwell.envs.web.controls import refuse_action
+from stepwell.envs.web.light import MAX_TABS, MISSING_VALUE, TOO_MANY_TABS
 from stepwell.envs.web.marks import decode_image, draw_marks
-from stepwell.envs.web.observation import FLOW_LINES, make_view, place_viewport
+from stepwell.envs.web.observation import make_view
 from stepwell.envs.web.page import PageView
-from stepwell.envs.web.simplify import SimplePage, simplify_page
-from stepwell.envs.web.snapshot import MAX_DEPTH, MAX_NODES, Snapshot, make_node
+from stepwell.envs.web.simplify import simplify_page
+from stepwell.envs.web.snapshot import MAX_DEPTH, MAX_NODES, Snapshot
 
 COLLECT = resources.files("stepwell.envs.web").joinpath("collect.js").read_text()
-AIM = resources.files("stepwell.envs.web").joinpath("aim.js").read_text()
 LISTEN = resources.files("stepwell.envs.web").joinpath("listen.js").read_text()
 BOXES = (
     "([key, places]) => places.map(place => window[key].elements[place].getBoundingClientRect())"
     ".map(box => [box.x, box.y, box.width, box.height])"
 )
 SCREEN = {"width": 1280, "height": 720}
-CLICK = "([key, place]) => { const found = window[key].elements[place]; if (found) found.click(); }"
-IS_IN_SELECT = "() => document.activeElement !== null && document.activeElement.localName === 'select'"
 # The page that is left can write nothing any more, and leaves nothing.
 FORGET = """() => {
   Storage.prototype.setItem = () => undefined;
   localStorage.clear(); sessionStorage.clear(); window.name = "";
 }"""
 MAX_REUSES = 50  # of a context; then a fresh one frees what the browser still holds
-TAB_S = 2.0  # longest wait for the tab that a link opens
-KEYS = {
-    "ctrl": "Control",
-    "cmd": "Meta",
-    "command": "Meta",
-    "return": "Enter",
-    "esc": "Escape",
-    "del": "Delete",
-}
 T = TypeVar("T")
 
 
-class ChromiumDriver:
+class ChromiumDriver(ChromiumActions):
     """One context of a real browser.
 
     `serve` starts the server of the allowed hosts on this machine and returns its port (see `TaskStart`).
@@ -99,21 +82,13 @@ class ChromiumDriver:
         *,
         reuses_context: bool = False,
     ) -> None:
+        super().__init__(timeout_s, key="k" + secrets.token_hex(8))
         self.reuses_context = reuses_context
         self._num_reuses = 0
         self._rules = ""
-        self._serve, self._timeout_s, self._is_flow = serve, timeout_s, viewport == "flow"
+        self._serve, self._is_flow = serve, viewport == "flow"
         self._host = host
-        self._key = "k" + secrets.token_hex(8)
-        self._allowed = AllowedHosts(())
-        self._context: Any = None
-        self._tabs: list[ChromiumTab] = []
-        self._tab = 0
-        self._num_tabs = 1  # before the present action
-        self._notices: list[str] = []
         self._closing: asyncio.Future[None] | None = None
-        self._page = SimplePage()
-        self._snapshot = Snapshot(BLANK, "", make_node("body"), BLANK)
 
     def open(
         self,
@@ -161,12 +136,6 @@ class ChromiumDriver:
             self._host.run_call(self._host.close_context(context), 30)
         self._context = None
         self._tabs = []
-
-    @property
-    def _current_tab(self) -> ChromiumTab:
-        if not self._tabs:
-            raise EnvError("no page is open; call open first")
-        return self._tabs[self._tab]
 
     def _run(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Run in the browser's loop; a browser that is gone is an `EnvError`."""
@@ -346,119 +315,6 @@ class ChromiumDriver:
         places = [node[3] for node in self._page.nodes.values()]
         boxes = await self._current_tab.page.evaluate(BOXES, [self._key, places])
         return draw_marks(image, dict(zip(self._page.nodes, boxes, strict=True)))
-
-    async def _find_handle(self, action: WebAction) -> Any:
-        place = self._page.nodes[action.element][3]
-        found = await self._current_tab.page.evaluate_handle(
-            "([key, place]) => window[key].elements[place]", [self._key, place]
-        )
-        return found.as_element()
-
-    async def _aim(self, action: WebAction) -> tuple[float, float, bool] | None:
-        """Where an element is on the screen, and whether a click there reaches it; None if it is nowhere."""
-        place = self._page.nodes[action.element][3]
-        found = await self._current_tab.page.evaluate(AIM, [self._key, place])
-        return None if found is None else tuple(found)
-
-    async def _do_click(self, action: WebAction) -> None:
-        """With the mouse; what is covered or has no place is clicked by script."""
-        node, page = self._page.nodes[action.element], self._current_tab.page
-        aim = await self._aim(action)
-        if aim is not None and aim[2]:
-            await page.mouse.click(aim[0], aim[1])
-        else:
-            await page.evaluate(CLICK, [self._key, node[3]])
-        if node[1].get("target", "").lower() in ("_blank", "blank"):
-            await self._wait_for_tab()
-
-    async def _wait_for_tab(self) -> None:
-        """The page asked for a tab: wait until it is there, or until it is known why not."""
-        deadline = time.monotonic() + TAB_S
-        while len(self._tabs) <= self._num_tabs and not self._notices and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
-
-    async def _do_hover(self, action: WebAction) -> None:
-        if (aim := await self._aim(action)) is not None:
-            await self._current_tab.page.mouse.move(aim[0], aim[1])
-
-    async def _do_type(self, action: WebAction) -> None:
-        await (await self._find_handle(action)).fill(action.argument, force=True)
-
-    async def _do_search(self, action: WebAction) -> None:
-        handle = await self._find_handle(action)
-        await handle.fill(action.argument, force=True)
-        await handle.press("Enter")
-
-    async def _do_press(self, action: WebAction) -> None:
-        from playwright.async_api import Error
-
-        keys = "+".join(KEYS.get(key.lower(), key) for key in action.argument.strip().split("+"))
-        keys = keys if "+" in keys or len(keys) == 1 else keys[:1].upper() + keys[1:]
-        steps = {"pagedown": 1, "pageup": -1, "home": -1_000_000, "end": 1_000_000}
-        if keys.lower() in steps:
-            self._move_viewport(steps[keys.lower()])
-            if await self._current_tab.page.evaluate(IS_IN_SELECT):
-                return  # these keys move the page, not the choice of a menu
-        try:
-            await self._current_tab.page.keyboard.press(keys)
-        except Error as error:
-            if "Unknown key" not in str(error):
-                raise
-            self._notices.append(f"there is no key {action.argument[:50]!r}")
-
-    async def _do_select_dropdown_option(self, action: WebAction) -> None:
-        place = find_option(self._page.nodes[action.element], action.argument)
-        await (await self._find_handle(action)).select_option(index=place, force=True)
-
-    async def _do_scroll(self, action: WebAction) -> None:
-        direction = 1 if action.argument == "down" else -1
-        await self._current_tab.page.evaluate("d => window.scrollBy(0, d * window.innerHeight)", direction)
-        self._move_viewport(direction)
-
-    def _move_viewport(self, pages: int) -> None:
-        tab = self._current_tab
-        tab.offset, _ = place_viewport(tab.offset + pages * FLOW_LINES, len(self._page.lines))
-
-    async def _do_new_tab(self, action: WebAction) -> None:
-        if len(self._tabs) >= MAX_TABS:
-            self._notices.append(TOO_MANY_TABS)
-        else:
-            await self._context.new_page()
-
-    async def _do_tab_focus(self, action: WebAction) -> None:
-        if int(action.argument) >= len(self._tabs):
-            last = len(self._tabs) - 1
-            self._notices.append(f"there is no tab {action.argument}; the tabs are 0 to {last}")
-            return
-        self._tab = int(action.argument)
-        await self._current_tab.page.bring_to_front()
-
-    async def _do_close_tab(self, action: WebAction) -> None:
-        if len(self._tabs) == 1:
-            self._notices.append(LAST_TAB)
-        else:
-            await self._current_tab.page.close()
-
-    async def _do_goto(self, action: WebAction) -> None:
-        url = resolve_typed_address(action.argument, self._snapshot.url)
-        refusal = refuse_address(url, action.argument, self._allowed)
-        if not refusal and url == BLANK:
-            refusal = "the blank page is opened by a new tab"
-        if refusal:
-            self._notices.append(refusal)
-        else:
-            await self._go(url)
-
-    async def _go(self, url: str) -> None:
-        await self._current_tab.visit_address(url, self._timeout_s)
-
-    async def _do_go_back(self, action: WebAction) -> None:
-        if not await self._current_tab.move_in_history(-1):
-            self._notices.append(NO_EARLIER)
-
-    async def _do_go_forward(self, action: WebAction) -> None:
-        if not await self._current_tab.move_in_history(1):
-            self._notices.append(NO_LATER)
 
 
 def _tell_invalid(name: str, is_missing: bool, message: str) -> str:

@@ -79,7 +79,7 @@ class Encoder(nn.Module):
                 found = "nothing" if name not in arrays else f"shape {tuple(arrays[name].shape[1:])}"
                 raise InputError(
                     f"state.arrays: this policy sees {name!r} of shape {tuple(spec.shape)}, the state has "
-                    f"{found}; its environment or its observation setting is another"
+                    f"{found}; its environment or its observation setting differs"
                 )
 
 

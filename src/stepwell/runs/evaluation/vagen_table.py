@@ -137,7 +137,7 @@ def add_evaluation(table: VagenTable, one: Evaluation, row: str | None = None) -
     """Add one evaluation; the part it measures follows from the options of its environment."""
     row = row or one.model
     if one.env not in WORLDS:
-        raise ConfigError(f"--table: {one.env} is none of the table's worlds ({', '.join(WORLDS)})")
+        raise ConfigError(f"--table: {one.env} is not an environment of this table ({', '.join(WORLDS)})")
     if one.status != "finished":
         table.notes.append(f"{one.env} of {row} is not finished: {one.num_done} of {len(one.tasks)} tasks")
     chosen = str(one.env_options.get(PART_OPTIONS.get(one.env, ""), ""))

@@ -161,7 +161,7 @@ class Store:
         except (EnvError, ValueError) as error:
             raise EncodingError(f"{self.path.name} is not a product store: {error}") from error
         if about.get("format") != str(FORMAT) or about.get("num_products") != str(count):
-            raise EncodingError(f"{self.path.name} is a product store of another form, or not whole")
+            raise EncodingError(f"{self.path.name} is a product store of another format, or incomplete")
         return about
 
     def _query_rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -129,9 +129,7 @@ def _read_kinds(table: dict[str, Any], sets: dict[str, OptionSet], lines: list[s
     found = []
     for name, low, high, options in table["kinds"]:
         if name not in group_of or not set(options) <= set(sets):
-            raise ConfigError(
-                f"vocabulary: {department}: {name!r} has no group, or options that are not there"
-            )
+            raise ConfigError(f"vocabulary: {department}: {name!r} has no group, or names unknown options")
         own = table.get("own", {}).get(group_of[name], {"is": [], "has": []})
         kind = ProductKind(
             name,

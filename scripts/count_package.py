@@ -1,0 +1,105 @@
+#!/usr/bin/env python
+"""Counts of the package, as `docs/structure.md` lists them.
+
+    python scripts/count_package.py [FOLDER]      FOLDER: another version's src/stepwell; default: this one's
+
+Code is what is left without blank lines, comments and docstrings. A repeated line is a line of code, imports
+left out, that is part of six lines in a row which occur again to the letter, in the same file or another one.
+`tests/test_names.py` and `tests/test_layout.py` count participles, names used twice and circles.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+RUN_LENGTH = 6
+MAX_FILE, MAX_FUNCTION = 400, 60
+_NOT_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
+
+
+def read_code(text: str, *, has_imports: bool = True) -> list[str]:
+    """The lines of code."""
+    used: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NOT_CODE:
+            used.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_text and isinstance(node.value.value, str):  # of a module, class, function or variable
+            used -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        if isinstance(node, ast.Import | ast.ImportFrom) and not has_imports:
+            used -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return [line.rstrip() for number, line in enumerate(text.splitlines(), 1) if number in used]
+
+
+def list_functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def count_repeated(files: list[list[str]]) -> int:
+    """Lines of code in runs that occur more than once."""
+    runs = Counter(
+        tuple(code[i : i + RUN_LENGTH]) for code in files for i in range(len(code) - RUN_LENGTH + 1)
+    )
+    total = 0
+    for code in files:
+        repeated: set[int] = set()
+        for i in range(len(code) - RUN_LENGTH + 1):
+            if runs[tuple(code[i : i + RUN_LENGTH])] > 1:
+                repeated.update(range(i, i + RUN_LENGTH))
+        total += len(repeated)
+    return total
+
+
+def main() -> None:
+    default = Path(__file__).parent.parent / "src" / "stepwell"
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else default
+    paths = sorted(root.rglob("*.py"))
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    lines = {path: len(text.splitlines()) for path, text in texts.items()}
+    code = {path: read_code(text) for path, text in texts.items()}
+    core = [path for path in paths if path.relative_to(root).parts[0] != "envs"]
+    functions = [node for text in texts.values() for node in list_functions(ast.parse(text))]
+    plain = [node.name.strip("_") for node in functions if not node.name.startswith("__")]
+    long_functions = [n for n in functions if (n.end_lineno or 0) - n.lineno + 1 > MAX_FUNCTION]
+    long_files = sorted(
+        (lines[path], str(path.relative_to(root))) for path in paths if lines[path] > MAX_FILE
+    )
+    checked = [read_code(text, has_imports=False) for text in texts.values()]
+    rows = {
+        "package: lines, files": f"{sum(lines.values()):,}, {len(paths)}",
+        "of it code": f"{sum(map(len, code.values())):,}",
+        "core (all but envs/): lines": f"{sum(lines[path] for path in core):,}",
+        "of it code (core)": f"{sum(len(code[path]) for path in core):,}",
+        "functions": f"{len(plain):,}",
+        "functions with a name of one word": f"{100 * sum('_' not in n for n in plain) / len(plain):.0f} %",
+        f"files above {MAX_FILE} lines": str(len(long_files)),
+        f"functions above {MAX_FUNCTION} lines": str(len(long_functions)),
+        "repeated lines": f"{count_repeated(checked):,} of {sum(map(len, checked)):,}",
+    }
+    for name, value in rows.items():
+        print(f"{name:40} {value}")
+    for number, name in reversed(long_files):
+        print(f"  {number} {name}")
+    for node in long_functions:
+        print(f"  {node.name}")
+
+
+if __name__ == "__main__":
+    main()
