@@ -44,8 +44,8 @@ def read_published(path: Path) -> Collection:
             question = _read_musique(record, add) if "paragraphs" in record else _read_hotpot(record, add)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ConfigError(
-                f"{path.name}: record {number} is not in the format of HotpotQA, 2WikiMultihopQA or MuSiQue ({error!r}); "
-                "name a file as it was published"
+                f"{path.name}: record {number} is not in the format of HotpotQA, 2WikiMultihopQA or MuSiQue "
+                f"({error!r}); name a file as it was published"
             ) from error
         if question is not None:
             questions.append(question)
