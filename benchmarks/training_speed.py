@@ -44,6 +44,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepwell.core import Step
 from stepwell.packing import Outputs, Packed, backward, pack, paths, replay, segments_cuda, sequences
+from stepwell.packing.device_copies import copy_to_device
 from stepwell.packing.tree import IntArray
 from stepwell.policies import fused_layers
 from stepwell.policies.causal_lm import CausalLMPolicy
@@ -229,7 +230,7 @@ class PackedLoss:
     def compute_part(self, outputs: Outputs, steps: IntArray) -> tuple[Tensor, dict[str, Any]]:
         device, length = self.batch.behavior.device, self.batch.row.action
         tokens, values = (
-            torch.from_numpy((steps[:, None] * size + np.arange(size)).ravel()).to(device)
+            copy_to_device((steps[:, None] * size + np.arange(size)).ravel(), device)
             for size in (length, length + 1)
         )
         return self.batch.compute_loss(outputs, tokens, values), {}

@@ -28,6 +28,7 @@ from torch import Tensor
 from stepwell.core import InputError
 from stepwell.packing.arrays import ArrayMicrobatch, PackedArrays
 from stepwell.packing.batch import Microbatch, Packed
+from stepwell.packing.device_copies import copy_to_device
 from stepwell.packing.tree import IntArray
 
 
@@ -142,7 +143,7 @@ def _restore_order(parts: list[Tensor | None], slots: list[Any]) -> Tensor | Non
         return None
     if len(present) == 1:
         return present[0]  # one microbatch keeps the order of the steps
-    places = torch.cat([torch.from_numpy(slot) for slot in slots]).to(present[0].device)
+    places = copy_to_device(np.concatenate(slots), present[0].device)
     joined = torch.cat(present)
     return torch.empty_like(joined).index_copy(0, places, joined)
 
@@ -206,7 +207,7 @@ def _pull_shares(
         if part.requires_grad:  # a microbatch of value-only steps has no logprobs
             slots = values if kind == "values" else tokens
             parts.append(part)
-            shares.append(whole[torch.from_numpy(slots).to(whole.device)])
+            shares.append(whole[copy_to_device(slots, whole.device)])
     torch.autograd.backward(parts, shares)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepwell.packing.device_copies import copy_to_device
 from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
 
@@ -128,7 +129,7 @@ def _build_paths(layout: TreeLayout) -> Paths | None:
     per_token = np.bincount(key_tokens, minlength=layout.num_tokens)
 
     def to_device(array: Any) -> Tensor:
-        return torch.from_numpy(np.asarray(array, dtype=np.int32)).to(layout.device)
+        return copy_to_device(array, layout.device, np.int32)
 
     return Paths(
         key_tokens=None if path_counts == run_counts else to_device(key_tokens),

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from stepwell.packing import segments_cpu, segments_cuda
+from stepwell.packing.device_copies import copy_to_device
 from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import Range, TreeLayout
 
@@ -150,8 +151,8 @@ def _build_piece(
 def _select_tokens(ranges: Sequence[Range], device: torch.device) -> slice | Tensor:
     if all(a[1] == b[0] for a, b in pairwise(ranges)):
         return slice(ranges[0][0], ranges[-1][1])
-    return torch.from_numpy(np.concatenate([np.arange(*r) for r in ranges])).to(device)
+    return copy_to_device(np.concatenate([np.arange(*r) for r in ranges]), device)
 
 
 def _count_starts(counts: Sequence[int], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)).to(device)
+    return copy_to_device(np.concatenate([[0], np.cumsum(counts)]), device, np.int32)

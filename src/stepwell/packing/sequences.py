@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepwell.packing.device_copies import copy_to_device
 from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
 from stepwell.packing.tree import IntArray
@@ -247,7 +248,7 @@ def _describe_sequences(
     copy_starts = np.concatenate([[0], np.cumsum(per_token)])
 
     def to_device(array: Any) -> Tensor:
-        return torch.from_numpy(np.asarray(array, dtype=np.int32)).to(layout.device)
+        return copy_to_device(array, layout.device, np.int32)
 
     is_identity = tokens.size == count and np.array_equal(tokens, np.arange(count))
     return Sequences(

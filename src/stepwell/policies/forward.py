@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from stepwell.core import ModelError
 from stepwell.packing import Microbatch, TreeLayout
+from stepwell.packing.device_copies import copy_to_device
 from stepwell.packing.flex import round_up_length
 
 
@@ -69,7 +70,7 @@ def _build_inputs(microbatch: Microbatch, device: torch.device) -> ForwardInputs
     is_identity = np.array_equal(places, np.arange(microbatch.input_ids.shape[0] * columns.size))
 
     def to_device(array: Any) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+        return copy_to_device(array, device)
 
     return ForwardInputs(
         arguments=_build_arguments(microbatch, device),
@@ -86,15 +87,15 @@ def _build_inputs(microbatch: Microbatch, device: torch.device) -> ForwardInputs
 
 def _build_arguments(microbatch: Microbatch, device: torch.device) -> dict[str, Any]:
     if microbatch.tree is None:
-        return {"input_ids": torch.from_numpy(microbatch.input_ids).to(device)}
+        return {"input_ids": copy_to_device(microbatch.input_ids, device)}
     count = microbatch.num_tokens
     size = round_up_length(count) if device.type == "cuda" else count
     ids, positions = np.zeros((2, 1, size), dtype=np.int64)
     ids[0, :count] = microbatch.input_ids[0]
     positions[0, :count] = microbatch.positions[0]
     return {
-        "input_ids": torch.from_numpy(ids).to(device),
-        "position_ids": torch.from_numpy(positions).to(device),
+        "input_ids": copy_to_device(ids, device),
+        "position_ids": copy_to_device(positions, device),
         # all ones: without it transformers looks for packed sequences in the positions
         "attention_mask": torch.ones(1, size, dtype=torch.bool, device=device),
         "tree_layout": TreeLayout(microbatch.tree, device, size),

@@ -45,6 +45,7 @@ from stepwell.core import LogprobGaps
 from stepwell.core.arrays import IntArray
 from stepwell.core.user_objects import is_import_path
 from stepwell.packing import Outputs
+from stepwell.packing.device_copies import copy_to_device
 from stepwell.policies.critic import apply_link
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.critics import compute_critic_loss
@@ -131,7 +132,7 @@ class Objective:
             return outputs.logprobs.new_zeros(()), {}
         key = acting.tobytes()
         if key not in self._parts:
-            places = torch.from_numpy(acting).to(timeline.rewards.device)
+            places = copy_to_device(acting, timeline.rewards.device)
             self._parts[key] = ObjectivePart.take(timeline, places)
         return self._combine_terms(outputs, self._parts[key])
 
