@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent / "results" / "planner"
 RESULT = FOLDER / "papers.json"
 SHORT = {"turns": 8, "epochs": 1, "num_updates": 4}
 LONG = {"turns": 16, "epochs": 2, "num_updates": 4, "seed": 1}
-SPREADS = (0.15, 0.25, 0.35)
+SPREADS = (0.15, 0.25)
 SIZES = (8, 16, 24, 32, 64, 128, 256, 512, 1024)
 DRIVER_S = 2.5e-5
 """What our driver costs per turn of an environment, without transport (results/queue_overhead.json)."""
@@ -94,7 +94,7 @@ def calibrate_tables() -> dict[str, Any]:
     }
 
 
-def calibrate_table(table: PaperTable, spread: float, rounds: int = 6) -> dict[str, Any]:
+def calibrate_table(table: PaperTable, spread: float, rounds: int = 5) -> dict[str, Any]:
     """Parameters of a table that bring its calibrated columns close to what is reported."""
     columns = [column for column in table.columns if column.is_calibrated]
     began = time.process_time()

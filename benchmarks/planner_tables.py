@@ -149,7 +149,7 @@ TABLES = (
         "table1a",
         "LIBERO + π0.5, 8 to 32 GPUs",
         tuple(
-            Column(mode, HY, 32 * gpus, 2, value, gpus, is_calibrated=gpus == 8 or (gpus, mode) == (32, S))
+            Column(mode, HY, 32 * gpus, 2, value, gpus, is_calibrated=gpus != 16)
             for gpus, row in (
                 (8, (162.75, 229.68, 383.40)),
                 (16, (307.84, 441.49, 713.38)),

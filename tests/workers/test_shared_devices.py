@@ -54,3 +54,13 @@ def test_work_runs_at_the_speed_of_its_slowest_resource() -> None:
 def test_a_device_that_turns_to_another_kind_of_work_loses_time() -> None:
     jobs: list[Job] = [(0, 1, "a", {"gpu": 1.0}), (2, 1, "a", {"gpu": 1.0}), (4, 1, "b", {"gpu": 1.0})]
     assert finish_times(jobs, switch_s=0.25) == pytest.approx([1.0, 3.0, 5.25])
+
+
+def test_work_of_others_takes_its_share_all_the_time() -> None:
+    async def work() -> float:
+        devices = SharedDevices()
+        devices.add_device("cores", 2.0, background=3.0)
+        await devices.work(2.0, "a", {"cores": 1.0})
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(work) == pytest.approx(4.0)  # one of four that want two cores

@@ -102,7 +102,9 @@ class PipelineProfile(Settings):
     weights: WeightTimes = Field(default_factory=WeightTimes)
     network: NetworkTimes = Field(default_factory=NetworkTimes)
     switch_s: float = Field(
-        0.0, ge=0, description="of a device that turns from one kind of work to another; shared devices only"
+        0.0,
+        ge=0,
+        description="of a device that turns from one kind of work, or batch of environments, to another",
     )
     controller_s: float = Field(0.0, ge=0, description="of the process that drives all, per environment turn")
     update_s: float = Field(0.0, ge=0, description="of the same process per update, besides learning")

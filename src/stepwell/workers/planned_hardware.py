@@ -44,6 +44,7 @@ class PlannedHardware(ModelledHardware):
         default_factory=lambda: DevicePlacement("colocated", (CORES,), (CORES,), (CORES,))
     )
     cores: float = 2.0  # of each machine
+    background: float = 0.0  # cores that other programs ask for all the time, on each machine
     stands_for: int = 1  # environments that one modelled environment stands for
 
     @property
@@ -69,7 +70,7 @@ class PlannedHardware(ModelledHardware):
     def build_devices(self) -> SharedDevices:
         devices, placement = SharedDevices(), self.placement
         for machine in self.machines:
-            devices.add_device(f"{machine}/{CORES}", self.cores)
+            devices.add_device(f"{machine}/{CORES}", self.cores, background=self.background)
         for device in (*placement.simulators, *placement.generators, *placement.trainers):
             if not device.endswith(CORES):
                 devices.add_device(device, 1.0, self.profile.switch_s)

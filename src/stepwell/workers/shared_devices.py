@@ -6,7 +6,7 @@ all work on it slows down in proportion (a GPU slices its time, an operating sys
 the speed of its slowest resource.
 
 A resource that turns from one kind of work to another takes `switch_s`: caches and queues are filled anew.
-It is added to the work that caused the turn.
+It is added to the work that caused the turn. Physics of another environment batch is another kind.
 
 Invariant: with one worker per resource, work takes exactly the time that was asked for.
 """
@@ -24,12 +24,13 @@ _TINY = 1e-12
 class _Resource:
     capacity: float
     switch_s: float = 0.0
+    background: float = 0.0  # what others ask of it all the time
     last_kind: str = ""
     jobs: dict[_RunningJob, float] = field(default_factory=dict)  # its load here
 
     def compute_speed(self) -> float:
         """The speed of all work on it: 1 while everything fits."""
-        asked = sum(self.jobs.values())
+        asked = sum(self.jobs.values()) + self.background
         return 1.0 if asked <= self.capacity * (1 + 1e-9) else self.capacity / asked
 
 
@@ -49,9 +50,11 @@ class SharedDevices:
     def __init__(self) -> None:
         self._resources: dict[str, _Resource] = {}
 
-    def add_device(self, name: str, capacity: float = 1.0, switch_s: float = 0.0) -> None:
-        """Add a resource; one that is there already stays as it is."""
-        self._resources.setdefault(name, _Resource(capacity, switch_s))
+    def add_device(
+        self, name: str, capacity: float = 1.0, switch_s: float = 0.0, background: float = 0.0
+    ) -> None:
+        """Add a resource; one that is there already stays as it is. `background`: others use it too."""
+        self._resources.setdefault(name, _Resource(capacity, switch_s, background))
 
     async def work(self, seconds: float, kind: str, loads: Mapping[str, float]) -> None:
         """Work of so many seconds at full speed; `loads` is what it occupies of which resource."""

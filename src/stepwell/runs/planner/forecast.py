@@ -69,6 +69,7 @@ class Cluster:
     sizes: tuple[int, ...] = (0,)
     per_machine: int = 8
     cores: float = 2.0
+    background: float = 0.0  # cores that other programs ask for
 
 
 def list_cases(cluster: Cluster, *, has_device_physics: bool = False) -> Iterator[ForecastCase]:
@@ -135,6 +136,7 @@ def build_case(
         profile=profile,
         placement=placement,
         cores=cluster.cores,
+        background=cluster.background,
         stands_for=stands_for,
     )
 
