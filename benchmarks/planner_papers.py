@@ -35,8 +35,10 @@ FOLDER = Path(__file__).parent / "results" / "planner"
 RESULT = FOLDER / "papers.json"
 SHORT = {"turns": 8, "epochs": 1, "num_updates": 4}
 LONG = {"turns": 16, "epochs": 2, "num_updates": 4, "seed": 1}
-SPREADS = (0.15, 0.25)
-SIZES = (8, 16, 24, 32, 64, 128, 256, 512, 1024)
+SPREADS = (0.15,)
+"""0.15, 0.25 and 0.35 were tried on the calibrated columns: errors of 2.0, 3.3 and 4.0 %."""
+GOOD = 0.035  # root of the mean squared error of logarithms at which calibration stops
+SIZES = (8, 16, 24, 32, 64, 128, 256, 1024)
 DRIVER_S = 2.5e-5
 """What our driver costs per turn of an environment, without transport (results/queue_overhead.json)."""
 
@@ -94,7 +96,7 @@ def calibrate_tables() -> dict[str, Any]:
     }
 
 
-def calibrate_table(table: PaperTable, spread: float, rounds: int = 5) -> dict[str, Any]:
+def calibrate_table(table: PaperTable, spread: float, rounds: int = 3) -> dict[str, Any]:
     """Parameters of a table that bring its calibrated columns close to what is reported."""
     columns = [column for column in table.columns if column.is_calibrated]
     began = time.process_time()
@@ -110,6 +112,8 @@ def calibrate_table(table: PaperTable, spread: float, rounds: int = 5) -> dict[s
     x = np.log([table.start[name] for name in table.free])
     errors, damping = compute_errors(x), 0.01
     for _ in range(rounds):
+        if math.sqrt(errors @ errors / len(errors)) < GOOD:
+            break
         slopes = np.zeros((len(errors), len(x)))
         for j in range(len(x)):
             moved = x.copy()
@@ -123,8 +127,6 @@ def calibrate_table(table: PaperTable, spread: float, rounds: int = 5) -> dict[s
                 x, errors, damping = moved, after, damping / 3
                 break
             damping *= 10
-        if math.sqrt(errors @ errors / len(errors)) < 0.01:
-            break
     rms = math.sqrt(float(errors @ errors) / len(errors))
     parameters = build_parameters(x)
     print(
@@ -221,7 +223,6 @@ def scale_cluster(
     libero = calibration["tables"]["table4"]["parameters"]
     parameters = libero | {"bandwidth": calibration["tables"]["table1a"]["parameters"]["bandwidth"]}
     rows = [row for row in known if row["num_devices"] not in sizes]
-    shape = {"turns": 6, "epochs": 1, "num_updates": 3}
     cases = [
         ("colocated", "sync", 0.0),
         ("colocated", "stream", 0.0),
@@ -229,6 +230,7 @@ def scale_cluster(
         ("colocated", "stream", DRIVER_S),
     ]
     for count in sizes:
+        shape = {"turns": 6 if count < 256 else 3, "epochs": 1, "num_updates": 3}
         for placement, mode, controller_s in cases:
             began = time.process_time()
             column = Column(mode, placement, 32 * count, 2, 0.0, count)
@@ -249,7 +251,7 @@ def scale_cluster(
                     **shape,
                 )[0]
                 for name, other in hidden.items()
-                if count <= 256
+                if count in (32, 128) and not controller_s
             }
             rows.append(
                 {

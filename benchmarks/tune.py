@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--updates", type=int, default=24, help="of a tuned run")
     args = parser.parse_args()
-    result: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    result: dict[str, Any] = {}
     if args.real:
         result["real"] = asyncio.run(tune_real())
     else:
@@ -80,7 +80,8 @@ def main() -> None:
             f"{sum(s >= 0.95 for s in shares)} of {len(shares)} at 0.95 or more; smallest {min(shares):.3f}"
         )
     RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    known: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    RESULT.write_text(json.dumps(known | result, indent=2) + "\n")
 
 
 def use_settings(model: ModelledHardware, settings: QueueSettings) -> ModelledHardware:
@@ -142,26 +143,35 @@ async def tune_real() -> dict[str, Any]:
     """A sweep of short runs, then a tuned run from bad settings, then its end settings once more."""
     from planner_reality import WaitingCase
 
-    case = WaitingCase("stream", update_s=0.05, global_batch=32, max_staleness=8, fixed_s=0.03, updates=6)
+    case = WaitingCase(
+        "stream",
+        env_batches=4,
+        update_s=0.05,
+        global_batch=64,
+        max_staleness=8,
+        fixed_s=0.06,
+        each_s=0.0005,
+        updates=7,
+    )
     swept = {}
-    for batch, wait in ((4, 0.0), (8, 0.0), (16, 0.0), (16, 10.0), (16, 40.0)):
+    for batch, wait in ((4, 0.0), (8, 0.0), (16, 0.0), (32, 0.0), (32, 40.0)):
         settings = QueueSettings(batch, wait)
         run, _ = await run_waiting(case, settings)
-        swept[settings] = run.measure_middle(1, 1)
+        swept[settings] = run.measure_middle(2, 0)
         print(f"sweep {settings.describe()}: {swept[settings]:.1f} turns/s", flush=True)
     best = max(swept, key=lambda settings: swept[settings])
-    bad = QueueSettings(4, 40.0)
+    bad = QueueSettings(4, 0.0)
     start, _ = await run_waiting(case, bad)
-    run, tuner = await run_waiting(replace(case, updates=48), bad, tunes=True)
+    run, tuner = await run_waiting(replace(case, updates=40), bad, tunes=True)
     assert tuner is not None
     end, _ = await run_waiting(case, tuner.best)
     found = {
         "start": vars_of(bad),
         "end": vars_of(tuner.best),
         "sweep": vars_of(best),
-        "of_best_at_start": round(start.measure_middle(1, 1) / swept[best], 3),
-        "of_best": round(end.measure_middle(1, 1) / swept[best], 3),
-        "whole_run_over_start": round(run.throughput / start.measure_middle(1, 1), 3),
+        "of_best_at_start": round(start.measure_middle(2, 0) / swept[best], 3),
+        "of_best": round(end.measure_middle(2, 0) / swept[best], 3),
+        "whole_run_over_start": round(run.throughput / start.measure_middle(2, 0), 3),
         "last_third_of_best": round(run.measure_middle(2 * len(run.marks) // 3, 0) / swept[best], 3),
         "num_windows": tuner.num_windows,
         "seconds": round(run.elapsed, 1),

@@ -103,7 +103,8 @@ class RequestQueue:
         """Queue the requests of one environment batch, divided into shards."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        shards = self._shard(requests, self.measure_loads())
+        loads = [] if self._shard is keep_whole else self.measure_loads()  # it does not read them
+        shards = self._shard(requests, loads)
         check_shards(shards, len(requests), len(self._targets))
         posted = []
         for shard in shards:
@@ -173,7 +174,10 @@ class RequestQueue:
 
     def _hand_out_batch(self, now: float) -> bool:
         """Send one due batch to the least busy free generator; whether there was one."""
-        for target in sorted(self._list_free(), key=lambda target: target.num_samples):
+        free = self._list_free()
+        if self._shared.num_waiting == 0:  # with many generators, looking at each costs more than this
+            free = [target for target in free if target.queue.num_waiting]
+        for target in sorted(free, key=lambda target: target.num_samples):
             for queue in (target.queue, self._shared):
                 bundles = queue.pop_ready(now)
                 if bundles:
