@@ -3,9 +3,9 @@
     python benchmarks/view_load.py [--steps 100000] [--runs 20] [--updates 1000]
 
 Makes the run folders, starts `stepwell view` as its own process, and measures from outside: the time until
-each page has arrived (median of 5, after the first one, which is listed apart), first paint and opening a
-trajectory in Chromium if it is installed, and the memory of the server. The result is in
-`results/view_load.json`.
+each page has arrived (median of 5, after the first one, which is listed apart), the processor time that the
+server needs for it, first paint of four pages in Chromium if it is installed, and the memory of the server.
+Processor times do not depend on what else the machine does. The result is in `results/view_load.json`.
 """
 
 from __future__ import annotations
@@ -120,9 +120,10 @@ def measure(folder: str) -> dict[str, Any]:
             link = re.findall(r"http\S+", server.stdout.readline())[0]
             result: dict[str, Any] = {"start_s": time.perf_counter() - start}
             result["memory_at_start_mb"] = read_memory(server.pid)
-            result["pages"] = time_pages(link)
+            result["start_cpu_s"] = read_cpu(server.pid)
+            result["pages"] = time_pages(link, server.pid)
             result["browser"] = time_browser(link)
-            result["memory_mb"] = read_memory(server.pid)
+            result["memory_mb"], result["load_average"] = read_memory(server.pid), os.getloadavg()[0]
         finally:
             server.terminate()
     return result
@@ -131,6 +132,12 @@ def measure(folder: str) -> dict[str, Any]:
 def read_memory(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+
+
+def read_cpu(pid: int) -> float:
+    """Processor seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def list_paths() -> dict[str, str]:
@@ -148,24 +155,30 @@ def list_paths() -> dict[str, str]:
     }
 
 
-def time_pages(link: str) -> dict[str, dict[str, float]]:
+def time_pages(link: str, pid: int) -> dict[str, dict[str, float]]:
     found = {}
     with httpx.Client(base_url=link.partition("/?")[0], follow_redirects=True, timeout=60) as client:
         client.get(link).raise_for_status()
         for name, path in list_paths().items():
-            times = []
+            times, used = [], [read_cpu(pid)]
             for _ in range(6):
                 start = time.perf_counter()
                 reply = client.get(path)
                 times.append(1000 * (time.perf_counter() - start))
                 reply.raise_for_status()
-            median = statistics.median(times[1:])
-            found[name] = {"first_ms": times[0], "ms": median, "kb": len(reply.content) / 1000}
+                used.append(read_cpu(pid))
+            found[name] = {
+                "first_ms": times[0],
+                "ms": statistics.median(times[1:]),
+                "first_cpu_ms": 1000 * (used[1] - used[0]),
+                "cpu_ms": 1000 * (used[-1] - used[1]) / 5,
+                "kb": len(reply.content) / 1000,
+            }
     return found
 
 
 def time_browser(link: str) -> dict[str, float] | None:
-    """First paint of the overview, and the opening of a trajectory, in a real browser."""
+    """First paint of the overview, a run, the list and a trajectory, in a real browser."""
     path = shutil.which("chromium")
     if path is None:
         return None
@@ -176,10 +189,11 @@ def time_browser(link: str) -> dict[str, float] | None:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
         page.goto(link)
-        figures: dict[str, list[float]] = {"overview_first_paint_ms": [], "trajectory_first_paint_ms": []}
+        shown = {name: list_paths()[name] for name in ("overview", "run", "list", "trajectory")}
+        figures: dict[str, list[float]] = {f"{name}_first_paint_ms": [] for name in shown}
         base = link.partition("/?")[0]
         for _ in range(5):
-            for name, where in (("overview", "/"), ("trajectory", list_paths()["trajectory"])):
+            for name, where in shown.items():
                 page.goto(base + where)
                 page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length")
                 figures[f"{name}_first_paint_ms"].append(page.evaluate(paint))
