@@ -128,13 +128,14 @@ def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path
     """The counts of updates 1 and 2 decide what is penalized later."""
     wish = (
         "agent={strategy='grounding', state_form='symbolic'}",
-        "sampling.max_tokens=40",
+        "sampling={max_tokens=40, temperature=0.1}",  # the same board gets the same words
+        "train.num_tasks=2",
         "recipe.name=steppo",
         "rewards.judge={kind='rule', threshold=1.0, repetition_penalty=0.1}",
         "rewards.judge.repetition_min_share=0.0001",
         "rewards.judge.repetition_top=1000",  # whatever this machine's rounding makes it say
         "rewards.judge.repetition_memory=0.9",
-        "warm_start={num_demos=64, epochs=6, batch_size=16, optimizer={learning_rate=5e-3}}",
+        "warm_start={num_demos=32, epochs=24, batch_size=16, optimizer={learning_rate=5e-3}}",
         "eval.num_tasks=2",
     )
     outline = ("train.num_updates=4", "checkpoint.every=2")
@@ -149,7 +150,7 @@ def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path
     ends = [folder / "checkpoints/update-000004/loop.json" for folder in (whole, copy)]
     assert len({json.dumps(json.loads(end.read_text())["judge"]) for end in ends}) == 1
     figures = [entry.values["repetition/penalized"] for entry in timeless(whole) if entry.kind == "update"]
-    assert len(figures) == 4 and max(figures[2:]) > 0
+    assert len(figures) == 4 and min(figures) > 0.2
 
 
 def test_a_run_that_never_reached_a_checkpoint_starts_anew(group_run: Path, tmp_path: Path) -> None:
