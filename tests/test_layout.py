@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "monitors": {"pool"},
     "contracts": {"algos", "agents", "rewards", "envs", "rollout", "workers"},
     "workers": {"rollout", "engines", "envs"},
-    "studies": {"runs", "training", "monitors"},
+    "studies": {"runs", "training", "monitors", "workers"},
     "view": {"monitors", "packing", "pool", "rendering", "runs", "services"},
 }
 IMPORT_EVERYTHING = {"runs", "api", "cli"}

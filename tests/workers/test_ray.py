@@ -24,6 +24,7 @@ from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError, Status, WeightsError, WorkerError
 from stepwell.pool import Filter, open_pool
 from stepwell.runs.run import train
+from stepwell.studies.ray_runs import RayRuns
 from stepwell.training import Trainer
 from stepwell.workers import ProcessGenerator, ProcessSimulator
 from stepwell.workers.placement import DevicePlacement, resolve_placement
@@ -180,6 +181,23 @@ def test_a_run_survives_the_loss_of_a_node_and_every_episode_counts_once(
     printed = capsys.readouterr().out
     assert "Ray: 2 nodes alive" in printed and "simulator 2  simulator  pid" in printed
     assert len(states[0]) == 4 and not read_cluster().workers
+
+
+@pytest.mark.slow
+def test_a_run_of_a_study_ends_with_its_exit_code_or_is_lost_with_its_node(
+    cluster: Any, tmp_path: Path
+) -> None:
+    runs = RayRuns("auto", num_threads=1)
+    assert runs.num_places == 6
+    failed, lost = runs.start_run(tmp_path / "a.log", "no JSON"), runs.start_run(tmp_path / "b.log", "")
+    ray.kill(lost._actor)
+    until = time.monotonic() + 60
+    while not (failed.has_died() and lost.has_died()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert (failed.kill(), failed.was_lost) == (1, False) and lost.was_lost
+    assert "JSONDecodeError" in (tmp_path / "a.log").read_text()
+    with pytest.raises(ConfigError, match=r"does not see .* folder that all nodes share"):
+        runs.start_run(tmp_path / "missing" / "c.log", "")
 
 
 def test_devices_become_bundles() -> None:

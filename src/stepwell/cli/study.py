@@ -24,6 +24,7 @@ _EXAMPLES = (
     ("stepwell study steppo --quick", "one of them, its short form"),
     ("stepwell study studies/recipes.toml --quick", "the short form, in minutes on a CPU"),
     ("stepwell study studies/recipes.toml --workers 16 --device cuda", "runs side by side on one GPU"),
+    ("stepwell study studies/recipes.toml --address auto", "runs on the nodes of a Ray cluster"),
     ("stepwell study studies/recipes.toml --limit-s 540", "save and stop after nine minutes; continue later"),
     ("stepwell study studies/recipes.toml --only grpo-seed0 seed1", "only runs with such names"),
     (
@@ -51,6 +52,11 @@ def add(commands: Any) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help="runs side by side; default: the cores")
     parser.add_argument(
         "--threads", type=int, metavar="N", help="threads of each run; default: an equal share of the cores"
+    )
+    parser.add_argument(
+        "--address",
+        metavar="CLUSTER",
+        help="spread the runs over a Ray cluster whose nodes share the folder: auto, HOST:6379, or local",
     )
     parser.add_argument("--device", metavar="DEVICE", help="cpu or cuda; default: as the file says")
     parser.add_argument(
@@ -118,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
         select=args.select,
         gate=args.gate,
         selected=args.selected,
+        address=args.address,
         command=shlex.join(["stepwell", *sys.argv[1:]]),
     )
     return _report_session(session, is_gate=args.gate)

@@ -18,20 +18,24 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepwell.config.study import PlannedRun
 from stepwell.core.child_process import ChildProcess, describe_exit, limit_threads
 from stepwell.core.fork_server import MODEL_MODULES
 from stepwell.studies.run_status import ERROR_FILE
 
+if TYPE_CHECKING:
+    from stepwell.studies.ray_runs import RayRunProcess, RayRuns
+
 
 @dataclass(eq=False)
 class RunWorker:
-    """A process that trains one run."""
+    """A process that trains one run, here or on a cluster."""
 
     run: PlannedRun
     folder: Path
-    process: ChildProcess
+    process: ChildProcess | RayRunProcess
     started: float
 
 
@@ -42,6 +46,7 @@ class EndedRun:
     run: PlannedRun
     problem: str
     wall_s: float
+    is_lost: bool = False  # with its machine, which says nothing about the run
 
 
 @dataclass(eq=False)
@@ -53,6 +58,7 @@ class WorkerPool:
     num_threads: int
     keep: str
     lock: int
+    cluster: RayRuns | None = None
     workers: list[RunWorker] = field(default_factory=list)
     is_interrupted: bool = False
 
@@ -64,6 +70,18 @@ class WorkerPool:
         """Start or resume a run."""
         log = self.folder / "logs" / f"{run.name}.log"
         log.parent.mkdir(exist_ok=True)
+        job = {
+            "config": run.config.model_dump(mode="json"),
+            "keep": self.keep,
+            "elsewhere": {name: config.model_dump(mode="json") for name, config in run.elsewhere.items()},
+        }
+        process = self._start_process(log, json.dumps(job))
+        folder = Path(run.config.folder) / run.name
+        self.workers.append(RunWorker(run, folder, process, time.monotonic()))
+
+    def _start_process(self, log: Path, line: str) -> ChildProcess | RayRunProcess:
+        if self.cluster is not None:
+            return self.cluster.start_run(log, line)
         process = ChildProcess(
             [sys.executable, "-m", "stepwell.studies.worker"],
             environment=os.environ | limit_threads(self.num_threads),
@@ -72,14 +90,8 @@ class WorkerPool:
             imports=MODEL_MODULES,
             keeps_server=True,
         )
-        job = {
-            "config": run.config.model_dump(mode="json"),
-            "keep": self.keep,
-            "elsewhere": {name: config.model_dump(mode="json") for name, config in run.elsewhere.items()},
-        }
-        process.send_line(json.dumps(job))
-        folder = Path(run.config.folder) / run.name
-        self.workers.append(RunWorker(run, folder, process, time.monotonic()))
+        process.send_line(line)
+        return process
 
     def poll(self) -> list[EndedRun]:
         """The workers that have ended since the last call."""
@@ -106,12 +118,14 @@ class WorkerPool:
 
     def _describe_end(self, worker: RunWorker) -> EndedRun:
         code = worker.process.kill()
+        is_lost = not isinstance(worker.process, ChildProcess) and worker.process.was_lost
         has_said_why = (worker.folder / ERROR_FILE).exists()  # else it was interrupted before it started
         is_fine = code in (0, 130) or (self.is_interrupted and (code < 0 or not has_said_why))
         return EndedRun(
             worker.run,
-            "" if is_fine else self._explain_failure(worker, code),
+            "" if is_fine or is_lost else self._explain_failure(worker, code),
             time.monotonic() - worker.started,
+            is_lost,
         )
 
     def _explain_failure(self, worker: RunWorker, code: int) -> str:

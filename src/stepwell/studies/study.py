@@ -98,10 +98,13 @@ def run_study(
     select: bool = False,
     gate: bool = False,
     selected: Path | None = None,
+    address: str | None = None,
     command: str = "",
     console: Console | None = None,
 ) -> StudySession:
     """One session of the study in `file`; its folder is `folder` or `runs/study-NAME`.
+
+    With `address`, its runs go to the nodes of a Ray cluster, which must share that folder.
 
     With `gate`, only the first updates are run, to see whether variants may be compared. With `select`,
     settings are chosen for each variant; without it, a study that has such choices reads them
@@ -119,13 +122,21 @@ def run_study(
     runs = plan_runs(study, file.parent, folder / "runs", device, chosen=chosen)
     chosen_runs = _choose_runs(runs, only)
     _check_runs([run for run in chosen_runs if restart or not (folder / "runs" / run.name).exists()])
-    num_cores = _num_cores()
+    cluster = None
+    if address is not None:
+        from stepwell.studies.ray_runs import RayRuns
+
+        cluster = RayRuns(
+            address, threads or 1, any(run.config.policy.device != "cpu" for run in chosen_runs)
+        )
+        threads = cluster.num_threads
+    num_cores = _num_cores() if cluster is None else cluster.num_places
     size = max(1, min(workers or num_cores, len(chosen_runs)))
     threads = threads or max(1, num_cores // size)
     with lock_folder(folder, console) as lock:
         adopt_folder(folder, runs, quick, restart)
         plan = _SessionPlan(study, runs, chosen_runs, folder, quick, read_sessions(folder))
-        pool = WorkerPool(folder, size, threads, study.keep, lock)
+        pool = WorkerPool(folder, size, threads, study.keep, lock, cluster)
         session = {"command": command, "started": datetime.now(UTC).isoformat(timespec="seconds")}
         plan.sessions.append(
             session | {"workers": size, "threads": threads, "wall_s": 0.0, "ending": "running"}
@@ -203,6 +214,10 @@ def _run_queue(
             while queue and pool.has_room and not over:
                 pool.start(queue.pop(0))
             for ended in pool.poll():
+                if ended.is_lost and not over:
+                    progress.say(f"{ended.run.name}: its node was lost; it is started again")
+                    queue.append(ended.run)
+                    continue
                 _report_end(progress, ended)
                 if now - written > WRITE_EVERY_S:
                     written = now
