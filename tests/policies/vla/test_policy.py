@@ -27,6 +27,7 @@ from stepwell.core import (
 from stepwell.packing import backward, pack_arrays
 from stepwell.policies.vla import VLAPolicy, bins
 from stepwell.policies.vla.inputs import stack_inputs
+from stepwell.policies.vla.parameter_count import count_parameters
 
 HEADS = ("token", "flow")
 NO_LOGPROBS = np.zeros(0, np.float32)
@@ -34,6 +35,16 @@ NO_LOGPROBS = np.zeros(0, np.float32)
 
 def given_step(state: ArrayState, actions: np.ndarray) -> Step:
     return Step(state, ArrayAction(actions.astype(np.float32), actions.size), NO_LOGPROBS)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("critic", ["none", "shared", "own"])
+@pytest.mark.parametrize("image", [False, True])
+def test_parameters_are_counted_without_building_the_policy(head: str, critic: str, image: bool) -> None:
+    built = policy(head, critic=None if critic == "none" else critic, image=image)
+    made_for = shape(head, image=image)
+    counted = count_parameters(made_for.config, made_for.arrays, made_for.action_dim, critic)
+    assert counted == sum(parameter.numel() for _, parameter in built.named_parameters())
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
+from stepwell.config.vla import VLAConfig
 from stepwell.core import (
     ArrayState,
     ConfigError,
@@ -24,6 +26,7 @@ from stepwell.core import (
     Task,
     Trajectory,
 )
+from stepwell.policies.vla.parameter_count import count_parameters
 from stepwell.rollout import Rollout
 from stepwell.rollout.robot_demonstrations import ExpertSampler, demonstrate_robot
 from stepwell.rollout.robot_player import PARTS, RobotPlayer
@@ -65,9 +68,24 @@ class RobotBackend:
         return VLAPolicy.from_config(config.policy.model_copy(update=changes), self.env_spec, config.seed)
 
     @property
+    def vla(self) -> VLAConfig:
+        """The settings of the policy's model; those of a stored one are read from it."""
+        policy = self.resources.config.policy
+        is_new = "policy" not in self.__dict__ and not Path(policy.model).is_dir()
+        return policy.vla or VLAConfig() if is_new else self.policy.model.shape.config
+
+    @property
     def chunk(self) -> int:
         """Actions per step."""
-        return self.policy.model.shape.config.chunk
+        return self.vla.chunk
+
+    def count_parameters(self) -> int:
+        """Of policy and critic. A plain new policy is not built for it, which would load torch."""
+        policy, critic = self.resources.config.policy, self.resources.critic_kind
+        is_plain = policy.lora is None and policy.dtype == "float32" and policy.device == "cpu"
+        if is_plain and not Path(policy.model).is_dir():
+            return count_parameters(self.vla, self.env_spec.arrays, self.env_spec.action_dim, critic)
+        return sum(parameter.numel() for _, parameter in self.policy.named_parameters())
 
     @cached_property
     def engine(self) -> ArrayEngine:

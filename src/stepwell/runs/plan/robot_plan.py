@@ -1,7 +1,7 @@
 """The plan of a robot's run.
 
-One environment is opened and short demonstrations are played, to measure the length of an episode. The
-policy is built (it is small), so its size is exact. The memory of a simulator is not known here.
+One environment is opened and short demonstrations are played, to measure the length of an episode. The size
+of the policy is exact, and a new policy is not built for it. The memory of a simulator is not known here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RobotPlan(BasePlan):
         super().__init__(components)
         self.robot = components.robot
         self.env_spec, self.chunk = self.robot.env_spec, self.robot.chunk
-        self.num_parameters = sum(p.numel() for _, p in self.robot.policy.named_parameters())
+        self.num_parameters = self.robot.count_parameters()
         self.num_actions = self._measure_actions()
         self.find_problems()
 
@@ -55,7 +55,7 @@ class RobotPlan(BasePlan):
         yield from (format_line("warning", text) for text in self.warnings)
 
     def _head_lines(self) -> Iterator[str]:
-        vla, policy = self.robot.policy.model.shape.config, self.config.policy
+        vla, policy = self.robot.vla, self.config.policy
         drawn = f"{vla.bins} bins" if vla.head == "token" else f"{vla.denoising_steps} denoising steps"
         yield format_line(
             "policy",
