@@ -22,12 +22,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stepwell.packing import segments_cuda
 from stepwell.packing.device_copies import copy_to_device
 from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
 
 MOST_KEYS = 2.0
-"""The largest number of gathered keys per token."""
+"""The largest number of gathered keys per token where every head has its own key."""
+
+
+def find_key_limit(num_heads: int, num_key_heads: int, num_levels: int) -> float:
+    """The largest number of gathered keys per token.
+
+    Trees of many levels would need a compiled kernel (`flex.py`), which computes whole blocks. Gathering
+    moves bytes of key heads only, so grouped heads afford more of it there: many short turns below one
+    prompt (estimated, not measured).
+    """
+    group = num_heads // num_key_heads
+    is_deep = num_levels > segments_cuda.MOST_LEVELS
+    return 2 * group * MOST_KEYS if is_deep and group > 1 else MOST_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,8 @@ def supports_paths(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreO
     if how.window is not None and layout.max_depth >= how.window:
         return False
     if "paths" not in layout.cache:
-        layout.cache["paths"] = _build_paths(layout) if find_spec("triton") is not None else None
+        limit = find_key_limit(query.shape[1], value.shape[1], len(layout.levels))
+        layout.cache["paths"] = _build_paths(layout, limit) if find_spec("triton") is not None else None
     return layout.cache["paths"] is not None
 
 
@@ -115,15 +129,16 @@ def _list_segments(paths: Paths) -> tuple[Tensor, Tensor, int, int]:
     return paths.row_starts, paths.key_starts, paths.longest_run, paths.longest_path
 
 
-def _build_paths(layout: TreeLayout) -> Paths | None:
-    """The layout's paths, or None if they hold too many keys."""
+def _build_paths(layout: TreeLayout, most_keys: float | None = None) -> Paths | None:
+    """The layout's paths, or None if they hold more than so many keys per token."""
     runs = list(layout.runs)
     if layout.num_tokens > runs[-1][1]:
         runs.append((runs[-1][1], layout.num_tokens, ()))  # padding is its own run
     parts = [[*ancestors, (start, stop)] for start, stop, ancestors in runs]
     path_counts = [sum(stop - start for start, stop in ranges) for ranges in parts]
     run_counts = [stop - start for start, stop, _ in runs]
-    if sum(path_counts) > MOST_KEYS * layout.num_tokens or max(run_counts) == 1:
+    limit = MOST_KEYS if most_keys is None else most_keys
+    if sum(path_counts) > limit * layout.num_tokens or max(run_counts) == 1:
         return None  # (flash attention lays out single rows differently)
     key_tokens = np.concatenate([np.arange(*r) for ranges in parts for r in ranges])
     per_token = np.bincount(key_tokens, minlength=layout.num_tokens)
