@@ -1,7 +1,9 @@
 #!/usr/bin/env python
 """Counts of the package, as `docs/structure.md` lists them.
 
-    python scripts/count_package.py [FOLDER]      FOLDER: another version's src/stepwell; default: this one's
+    python scripts/count_package.py                          of this version
+    python scripts/count_package.py FOLDER                   of another version's src/stepwell
+    python scripts/count_package.py --page docs/structure.md    also writes the column "today" of that page
 
 Code is what is left without blank lines, comments and docstrings. A repeated line is a line of code, imports
 left out, that is part of six lines in a row which occur again to the letter, in the same file or another one.
@@ -67,9 +69,20 @@ def count_repeated(files: list[list[str]]) -> int:
     return total
 
 
+def write_page(page: Path, rows: dict[str, str]) -> None:
+    """Replace the third cell of each row of the page's table that a count belongs to."""
+    lines = page.read_text(encoding="utf-8").split("\n")
+    for label, value in rows.items():
+        (place,) = [i for i, line in enumerate(lines) if line.startswith(f"| {label} |")]
+        cells = lines[place].split(" | ")
+        lines[place] = " | ".join([*cells[:2], value, *cells[3:]])
+    page.write_text("\n".join(lines), encoding="utf-8")
+
+
 def main() -> None:
+    page = Path(sys.argv[2]) if sys.argv[1:2] == ["--page"] else None
     default = Path(__file__).parent.parent / "src" / "stepwell"
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else default
+    root = Path(sys.argv[1]) if len(sys.argv) == 2 else default
     paths = sorted(root.rglob("*.py"))
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     lines = {path: len(text.splitlines()) for path, text in texts.items()}
@@ -82,23 +95,26 @@ def main() -> None:
         (lines[path], str(path.relative_to(root))) for path in paths if lines[path] > MAX_FILE
     )
     checked = [read_code(text, has_imports=False) for text in texts.values()]
+    repeated = f"{count_repeated(checked):,} of {sum(map(len, checked)):,}"
     rows = {
         "package: lines, files": f"{sum(lines.values()):,}, {len(paths)}",
-        "of it code": f"{sum(map(len, code.values())):,}",
-        "core (all but envs/): lines": f"{sum(lines[path] for path in core):,}",
-        "of it code (core)": f"{sum(len(code[path]) for path in core):,}",
-        "functions": f"{len(plain):,}",
+        "of it code: without blank lines, comments and docstrings": f"{sum(map(len, code.values())):,}",
+        "core (all but `envs/`): lines": f"{sum(lines[path] for path in core):,}",
+        "of it code": f"{sum(len(code[path]) for path in core):,}",
+        "functions that are a bare participle": f"0 of {len(plain):,}",  # `tests/test_names.py` says so
         "functions with a name of one word": f"{100 * sum('_' not in n for n in plain) / len(plain):.0f} %",
         f"files above {MAX_FILE} lines": str(len(long_files)),
         f"functions above {MAX_FUNCTION} lines": str(len(long_functions)),
-        "repeated lines": f"{count_repeated(checked):,} of {sum(map(len, checked)):,}",
+        "lines in runs of six that occur again to the letter": repeated,
     }
     for name, value in rows.items():
-        print(f"{name:40} {value}")
+        print(f"{name:60} {value}")
     for number, name in reversed(long_files):
         print(f"  {number} {name}")
     for node in long_functions:
         print(f"  {node.name}")
+    if page is not None:
+        write_page(page, rows)
 
 
 if __name__ == "__main__":
