@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -26,25 +27,27 @@ def calls_twice(task: Any, base_url: str, seed: int) -> dict[str, Any]:
     return {"step_rewards": [1.0 / (1 + length) for length in lengths], "success": seed % 2 == 0}
 
 
-def lingers(task: Any, base_url: str, seed: int) -> float:
-    """As many calls as a run makes updates meanwhile: an episode in eight waits between them."""
-    for _ in range(6 if seed % 8 == 0 else 1):
-        ask(base_url, "Go on.")
-        time.sleep(0.15 if seed % 8 == 0 else 0.0)
+def waits_for_an_update(task: Any, base_url: str, seed: int) -> float:
+    """Two calls; those of group 5 have an update in between."""
+    ask(base_url, "Start.")
+    metrics, until = Path(os.environ["PLAIN_AGENT_METRICS"]), time.monotonic() + 60
+    while "-g5-" in base_url and '"update"' not in metrics.read_text() and time.monotonic() < until:
+        time.sleep(0.02)
+    ask(base_url, "Go on.")
     return float(seed % 2)
 
 
-def crashes_once(task: Any, base_url: str, seed: int) -> float:
-    """Every fifth episode ends its process; one process is killed while it only waits."""
-    ask(base_url, "Go.")
+async def crashes(task: Any, base_url: str, seed: int) -> float:
+    """One call; every fifth episode then ends its process, and what else runs there."""
+    await asyncio.to_thread(ask, base_url, "Go.")
     if seed % 5 == 0:
         os._exit(3)
     return float(seed % 2)
 
 
-def fails_if_told(task: Any, base_url: str) -> float:
+def fails_if_told(task: Any, base_url: str, seed: int) -> float:
     """One call; what comes after it fails while a file is there."""
     ask(base_url, "Go.")
     if Path(os.environ["PLAIN_AGENT_FAILS"]).exists():
         raise RuntimeError("the tool broke")
-    return 1.0
+    return float(seed % 2)

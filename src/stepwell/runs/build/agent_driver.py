@@ -181,15 +181,24 @@ class AgentDriver:
                 await self._begin_episodes()
                 await self._woken.wait()
         finally:
-            self.processes.stop_serving()
-            await asyncio.wait([playing])
-            if self._endings:
-                await asyncio.wait(set(self._endings))
-            await self._abandon_episodes()
-            self.sampler.close()
+            ending = asyncio.ensure_future(self._end_playing(playing))
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError:  # in a hurry; but no session stays open
+                await ending
+                raise
         if self._failure is not None:
             raise self._failure
         playing.result()
+
+    async def _end_playing(self, playing: asyncio.Future[None]) -> None:
+        """End the processes, take the results that are there, and give up the rest."""
+        self.processes.stop_serving()
+        await asyncio.wait([playing])
+        if self._endings:
+            await asyncio.wait(set(self._endings))
+        await self._abandon_episodes()
+        self.sampler.close()
 
     def close(self) -> None:
         """End the agent's processes and the gateway. Waits."""
@@ -263,16 +272,18 @@ class AgentDriver:
     async def _abandon_episodes(self) -> None:
         """End the sessions of what was not played to its end: it counts as not played."""
         self.counts.num_abandoned += len(self._live)
-        for id, live in self._live.items():
-            result = AgentResult(id, "infra_error", error="the run ended before this episode did")
-            try:
-                await self.sessions.start_call(self.sessions.finish_session(live.episode, result))
-            except ServiceError as error:
-                if error.kind is not ErrorKind.NOT_FOUND:  # else it was not open yet
-                    raise
+        await asyncio.gather(*(self._abandon_episode(id, live) for id, live in self._live.items()))
         self._live.clear()
         self._by_session.clear()
         self._note_busy()
+
+    async def _abandon_episode(self, id: str, live: _Live) -> None:
+        result = AgentResult(id, "infra_error", error="the run ended before this episode did")
+        try:
+            await self.sessions.start_call(self.sessions.finish_session(live.episode, result))
+        except ServiceError as error:
+            if error.kind is not ErrorKind.NOT_FOUND:  # else it was not open yet
+                raise
 
     # --- calls of the model -----------------------------------------------------------------
 

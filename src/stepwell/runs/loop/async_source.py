@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stepwell.config.run import RunConfig
-from stepwell.core import Trajectory
+from stepwell.core import Status, Trajectory
 from stepwell.curriculum import TaskFeed
 from stepwell.pool import Channel, Filter, Pool
 from stepwell.rollout.jobs import Job
@@ -165,8 +165,12 @@ class StreamedSource:
         self.pool.restore(self.run, update)
         self.buffer.num_taken = update
         ready = self.pool.take(self.run, 10**6, where=self._own, lease_s=LEASE_S)
+        failed = [item.group for item in ready if self._is_failed(item.trajectories)]
+        self._taken += failed
         self.buffer.ready = [
-            PlayedGroup.from_trajectories(item.group, item.trajectories, update) for item in ready
+            PlayedGroup.from_trajectories(item.group, item.trajectories, update)
+            for item in ready
+            if item.group not in failed
         ]
         played = list(self.pool.find(Filter(channel=Channel.TRAIN, tags=(self.run,))))
         numbers = {int(entry.group.rpartition("/g")[2]) for entry in played}
@@ -178,6 +182,16 @@ class StreamedSource:
             if entry.state == "filling":
                 filling.setdefault(entry.group, []).extend([entry.id] if entry.is_served else [])
         self._cut_short = [self._find_played(name, ids) for name, ids in filling.items()]
+
+    def _is_failed(self, trajectories: Sequence[Trajectory]) -> bool:
+        """Whether a user's own agent failed in all of them, so that there is nothing to learn from.
+
+        A resumed run does not start with the failures of an agent that was mended meanwhile.
+        """
+        own = self.config.own_agent
+        if own.function is None or own.learn_from_errors:
+            return False
+        return all(t.status is Status.AGENT_ERROR for t in trajectories)
 
     def _find_played(self, name: str, ids: Sequence[str]) -> tuple[list[Job], dict[int, Trajectory]]:
         """The jobs of a group that was cut short, and what was played of it."""
