@@ -20,6 +20,8 @@ Invariants
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 import uuid
 from collections import Counter
@@ -198,8 +200,12 @@ def connect_ray(address: str, *, min_cpus: float = 0.0) -> bool:
     options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "warning"}
     if address == "local":
         options |= {"num_cpus": max(os.cpu_count() or 1, -(-min_cpus // 1)), "include_dashboard": False}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         ray.init(address=address, **options)
+        if threading.current_thread() is threading.main_thread():  # a run saves and stops in its own way
+            for number, handler in before.items():
+                signal.signal(number, handler)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         hint = "start one with `ray start --head`, name its address, or use --address local"
         raise ConfigError(f"there is no Ray cluster at {address!r} ({error}); {hint}") from error

@@ -145,7 +145,7 @@ class WorkerGroups:
         self._simulators: list[Simulator] = []
         self._generators: list[Generator] = []
         self._seen_restarts: dict[str, int] = {}
-        self._builder: WorkerBuilder | None = None
+        self._builder = WorkerBuilder(self.config, self.components, self.placement)
         self._is_closed = self._is_learning = False
         self._reporting: asyncio.Task[None] | None = None
         self._tuning: asyncio.Task[None] | None = None
@@ -159,6 +159,7 @@ class WorkerGroups:
         check_old_samples(config, components.recipe)
         workers = cls(config, components, check_workers(config))
         try:
+            workers._builder.open_cluster()  # here: starting a Ray cluster sets signal handlers
             workers.call(workers._start_workers())
         except BaseException:
             workers.close()
@@ -166,8 +167,6 @@ class WorkerGroups:
         return workers
 
     async def _start_workers(self) -> None:
-        self._builder = WorkerBuilder(self.config, self.components, self.placement)
-        await asyncio.to_thread(self._builder.open_cluster)
         self._simulators = self._builder.make_simulators()
         self._generators = self._builder.make_generators()
         workers = [*self._simulators, *self._generators]
@@ -362,8 +361,7 @@ class WorkerGroups:
                 self.queue.close()
             workers = [*self._simulators, *self._generators]
             await asyncio.gather(*(worker.close() for worker in workers), return_exceptions=True)
-            if self._builder is not None:
-                await asyncio.to_thread(self._builder.close)
+            await asyncio.to_thread(self._builder.close)
             left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in left:
                 task.cancel()
