@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,12 +108,25 @@ def run(args: argparse.Namespace) -> int:
     resolve_recipe(config.recipe)  # refused before anything heavy is imported
     from stepwell.runs.run import raise_if_interrupted, train
 
+    if (code := _join_as_rank(config)) is not None:
+        return code
     args.folder, args.began = Path(config.folder), time.time()
     folder = train(config, resume=resume)
     print(describe_run(folder))
     args.resume = folder
     raise_if_interrupted(folder)  # it has saved and stopped in order; the message is the same
     return 0
+
+
+def _join_as_rank(config: RunConfig) -> int | None:
+    """Be a rank of the run that another process leads, if torchrun says so; None: this process leads."""
+    from stepwell.training.rank_join import Rendezvous, join_ranks
+
+    meeting = Rendezvous.read_environment(os.environ)
+    if meeting is None or meeting.rank == 0:
+        return None
+    device = meeting.choose_device(config.policy.device)
+    return join_ranks(meeting.host, meeting.port, rank=meeting.rank, device=device, token=meeting.token)
 
 
 def _warn_of_foreign_preset(settings: list[str], config: RunConfig) -> None:

@@ -122,11 +122,16 @@ def spawn_rank(rank: int, device: str, num_threads: int, timeout_s: float) -> Ra
     """Start a rank as a child of this process."""
     ours, theirs = socket.socketpair()
     with theirs:
-        process = ChildProcess(
-            [sys.executable, "-P", "-m", "stepwell.training.rank_main", str(theirs.fileno())],
-            environment=os.environ | limit_threads(num_threads),
-            pass_fds=(theirs.fileno(),),
-            imports=RANK_MODULES,
-        )
+        process = start_process(theirs, num_threads)
     ours.settimeout(timeout_s)
     return RankPeer(rank, device, ours, process, process.pid)
+
+
+def start_process(link: socket.socket, num_threads: int) -> ChildProcess:
+    """Start the process of a rank, which reads the trainer's commands from `link`."""
+    return ChildProcess(
+        [sys.executable, "-P", "-m", "stepwell.training.rank_main", str(link.fileno())],
+        environment=os.environ | limit_threads(num_threads),
+        pass_fds=(link.fileno(),),
+        imports=RANK_MODULES,
+    )

@@ -20,6 +20,7 @@ import torch
 
 from stepwell.core.child_process import call_when_parent_ends
 from stepwell.policies.numerics import set_numerics
+from stepwell.training.rank_join import receive_files
 from stepwell.training.rank_link import receive_message, send_message
 from stepwell.training.rank_worker import RankWorker
 
@@ -33,12 +34,16 @@ def serve_rank(link: socket.socket) -> int:
     first = receive_message(link)
     if first is None:
         return 0
-    set_numerics(first[0]["num_threads"])
+    words = first[0]
+    has_joined = words.get("is") == "files"  # of a run that did not start this process
+    if has_joined:
+        words = receive_files(link, words)
+    set_numerics(words["num_threads"])
     try:
-        rank = RankWorker(link, first[0])
+        rank = RankWorker(link, words)
         while (message := receive_message(link)) is not None:
             rank.handle_message(*message)
-        shutil.rmtree(first[0]["folder"], ignore_errors=True)  # its creator may have been killed
+        shutil.rmtree(words["folder"], ignore_errors=True)  # its creator may have been killed
     except Exception as error:
         traceback.print_exc()
         text = str(error)
@@ -52,7 +57,7 @@ def serve_rank(link: socket.socket) -> int:
         except OSError:
             return BEREFT
         return FAILED
-    return 0
+    return BEREFT if has_joined else 0  # the run may want it again
 
 
 def main() -> int:

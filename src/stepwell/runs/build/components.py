@@ -11,6 +11,7 @@ process is never built.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from stepwell.runs.build.language_backend import LanguageBackend
 from stepwell.runs.build.resources import RunResources, close_built
 from stepwell.runs.build.robot_backend import RobotBackend
 from stepwell.runs.build.runner import LocalRunner
+from stepwell.training.rank_join import JoinLauncher, Rendezvous
 
 if TYPE_CHECKING:
     from stepwell.engines import ArrayEngine, EmbeddedEngine
@@ -81,8 +83,16 @@ class Components(RunResources):
             horizon=self.backend.horizon,
             value_clip=self.config.recipe.value_clip,
             devices=self.config.workers.trainers.devices,
+            launcher=self._find_launcher(),
             on_dead_rank=self.config.workers.on_dead_rank,
         )
+
+    def _find_launcher(self) -> JoinLauncher | None:
+        """Ranks that torchrun (or any launcher that sets its variables) starts; None: child processes."""
+        meeting = Rendezvous.read_environment(os.environ)
+        if meeting is None:
+            return None
+        return JoinLauncher(meeting, meeting.choose_device(self.config.policy.device))
 
     def prepare(self, *, plays_here: bool = True) -> None:
         """Build the trainer, and the runner if this process plays episodes; refuse what would fail later."""
