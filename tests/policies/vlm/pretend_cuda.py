@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stepwell.engines import embedded, graphs, runner_factory
-from stepwell.packing import attention, paths, segments_cuda
+from stepwell.packing import attention, paths, segments_cuda, sequences
 
 CUDA = torch.device("cuda", 0)
 _aten = torch.ops.aten
@@ -181,6 +181,8 @@ def pretended() -> Iterator[None]:
         patch.setattr(torch, "inference_mode", torch.no_grad)  # it and subclasses do not go together
         patch.setattr(attention, "can_use_flex", lambda *_: False)
         patch.setattr(paths, "supports_paths", lambda *_: False)
+        patch.setattr(sequences, "KERNEL", "none")
+        patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
         patch.setattr(segments_cuda, "supports", lambda *_: False)
         patch.setattr(runner_factory, "_should_use_triton", lambda *_: False)
         patch.setattr(graphs.GraphRunner, "_capture_graph", lambda runner, key: _Replayed(runner, key))
