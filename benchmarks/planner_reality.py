@@ -89,6 +89,8 @@ WAITING = (
     WaitingCase("stream", generators=2, shard="even", fixed_s=0.005, each_s=0.004),
     WaitingCase("stream", update_s=0.8, updates=6),
     WaitingCase("rollout_async", fixed_s=0.06, max_batch=8),
+    WaitingCase("train_async", simulators=1, batch_size=8),
+    WaitingCase("rollout_async", env_batches=4, batch_size=2),
 )
 
 

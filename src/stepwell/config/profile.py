@@ -104,7 +104,7 @@ class PipelineProfile(Settings):
     switch_s: float = Field(
         0.0,
         ge=0,
-        description="of a device that turns from one kind of work, or batch of environments, to another",
+        description="of a device that turns from one kind of work to another",
     )
     controller_s: float = Field(0.0, ge=0, description="of the process that drives all, per environment turn")
     update_s: float = Field(0.0, ge=0, description="of the same process per update, besides learning")

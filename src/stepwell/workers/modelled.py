@@ -193,18 +193,18 @@ class ModelledSimulator(_ModelledWorker):
         for place, task in zip(places, tasks, strict=True):
             self._left[batch, place] = int(task.content["turns"])  # type: ignore[arg-type]
         if (seconds := self._model.time_reset(len(places))) > 0:
-            await self._work(batch, seconds, len(places))
+            await self._work(seconds, len(places))
         return [Turn() for _ in places]
 
     async def step(self, batch: int, places: Sequence[int], actions: Sequence[Any]) -> list[Turn]:
-        await self._work(batch, None, len(places))
+        await self._work(None, len(places))
         turns = []
         for place in places:
             self._left[batch, place] -= 1
             turns.append(Turn(terminated=self._left[batch, place] == 0))
         return turns
 
-    async def _work(self, batch: int, seconds: float | None, count: int) -> None:
+    async def _work(self, seconds: float | None, count: int) -> None:
         """A reset of known time, or a step; messages travel before and after, and the driver has its part."""
         if (driver_s := self._model.time_driver(count)) > 0:
             await self._devices.work(driver_s, "driver", self._model.find_loads("driver", 0))
@@ -212,7 +212,7 @@ class ModelledSimulator(_ModelledWorker):
         await pause_for(message_s)
         async with self._turn:
             needed = self._model.time_step(count, self._latency) if seconds is None else seconds
-            await self._devices.work(needed, f"simulator {self._number}, batch {batch}", self._loads)
+            await self._devices.work(needed, "simulator", self._loads)
         await pause_for(message_s)
 
 

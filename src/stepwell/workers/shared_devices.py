@@ -6,7 +6,7 @@ all work on it slows down in proportion (a GPU slices its time, an operating sys
 the speed of its slowest resource.
 
 A resource that turns from one kind of work to another takes `switch_s`: caches and queues are filled anew.
-It is added to the work that caused the turn. Physics of another environment batch is another kind.
+It is added to the work that caused the turn.
 
 Invariant: with one worker per resource, work takes exactly the time that was asked for.
 """
