@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -51,6 +51,9 @@ from stepwell.studies.selection import (
     read_choices,
     write_choices,
 )
+
+if TYPE_CHECKING:
+    from stepwell.studies.ray_runs import RayRuns
 
 GRACE_S = 60.0  # how long interrupted runs may take to save before they are killed
 LOOK_EVERY_S = 0.2
@@ -122,14 +125,8 @@ def run_study(
     runs = plan_runs(study, file.parent, folder / "runs", device, chosen=chosen)
     chosen_runs = _choose_runs(runs, only)
     _check_runs([run for run in chosen_runs if restart or not (folder / "runs" / run.name).exists()])
-    cluster = None
-    if address is not None:
-        from stepwell.studies.ray_runs import RayRuns
-
-        cluster = RayRuns(
-            address, threads or 1, any(run.config.policy.device != "cpu" for run in chosen_runs)
-        )
-        threads = cluster.num_threads
+    cluster = None if address is None else _open_cluster(address, threads, chosen_runs)
+    threads = threads if cluster is None else cluster.num_threads
     num_cores = _num_cores() if cluster is None else cluster.num_places
     size = max(1, min(workers or num_cores, len(chosen_runs)))
     threads = threads or max(1, num_cores // size)
@@ -149,6 +146,12 @@ def run_study(
             done.choices = describe_choices(whole, found)
         done.failures = list_failures(results)
         return done
+
+
+def _open_cluster(address: str, threads: int | None, runs: Sequence[PlannedRun]) -> RayRuns:
+    from stepwell.studies.ray_runs import RayRuns
+
+    return RayRuns(address, threads or 1, any(run.config.policy.device != "cpu" for run in runs))
 
 
 def join_study(
