@@ -39,7 +39,8 @@ from stepwell.core import Request, Sampled, SamplingParams, Split
 from stepwell.monitors.jsonl import read_entries
 from stepwell.rollout import Job, Rollout
 from stepwell.runs.build.components import Components
-from stepwell.runs.build.worker_groups import WorkerGroups, check_workers
+from stepwell.runs.build.worker_builder import WorkerBuilder
+from stepwell.runs.build.worker_groups import check_workers
 from stepwell.runs.machine import describe_machine
 from stepwell.runs.run import train
 from stepwell.workers.contracts import WorkerHealth
@@ -277,8 +278,7 @@ async def simulate(
     num_episodes: int,
 ) -> Cost:
     """The simulator processes at full tilt."""
-    maker = WorkerGroups(config, components, check_workers(config))
-    simulators = maker._make_simulators()
+    simulators = WorkerBuilder(config, components, check_workers(config)).make_simulators()
     try:
         await asyncio.gather(*(one.start() for one in simulators))  # type: ignore[attr-defined]
         cost = Cost(0.0, 0.0)
