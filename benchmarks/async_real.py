@@ -298,7 +298,6 @@ async def simulate(
         return cost
     finally:
         await asyncio.gather(*(one.close() for one in simulators))
-        maker.close()
 
 
 def cpu_of(workers: Sequence[Any]) -> float:
