@@ -67,7 +67,9 @@ def test_a_rank_without_a_run_and_a_run_without_its_ranks_say_so(tmp_path: Path)
 def test_joined_ranks_train_and_those_left_go_on_after_one_was_killed() -> None:
     port = find_port()
     joiners = [start_module("tests.training.rank_joiner", str(rank), str(port)) for rank in (1, 2)]
-    launcher = JoinLauncher(Rendezvous(0, 3, "127.0.0.1", port + 1, "secret"), "cpu", fewer_after_s=20)
+    launcher = JoinLauncher(
+        Rendezvous(0, 3, "127.0.0.1", port + 1, "secret"), "cpu", wait_s=120, fewer_after_s=20
+    )
     made = robot("token", dtype="float64")
     batch = episodes(made)
     config = TrainConfig.model_validate({"optimizer": {"learning_rate": 1e-3}, "sharding": "full"})
@@ -96,4 +98,6 @@ def test_joined_ranks_train_and_those_left_go_on_after_one_was_killed() -> None:
         together.close()
         launcher.close()
         codes = sorted(joiner.kill() for joiner in joiners)
-    assert codes == [0, 247]  # 247: killed by SIGKILL, as an exit code
+    assert codes == [0, 247], [
+        joiner.log_tail() for joiner in joiners
+    ]  # 247: killed by SIGKILL, as an exit code

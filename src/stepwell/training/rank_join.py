@@ -133,7 +133,7 @@ class JoinLauncher:
             return None
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link.settimeout(timeout_s)
-        return RankPeer(int(words["rank"]), str(words["device"]), link, place=place, pid=int(words["pid"]))
+        return RankPeer(int(words["rank"]), str(words["device"]), link, place=place)
 
     def send_files(self, peer: RankPeer, words: dict[str, Any]) -> dict[str, Any]:
         """Send the policy's files to a rank on another machine."""
@@ -174,8 +174,12 @@ def join_ranks(
         if link is None:
             return 0  # the run has ended
         with link:
+            try:  # before the child, whose start may be slow
+                send_message(link, {"rank": rank, "device": device, "token": token})
+            except OSError:  # the run has closed the connection, or has ended: look again
+                time.sleep(_RETRY_S)
+                continue
             child = start_process(link, max(1, int(os.environ.get("OMP_NUM_THREADS", "1"))))
-            send_message(link, {"rank": rank, "device": device, "token": token, "pid": child.pid})
         code = _await_child(child)
         if code != BEREFT:
             return code

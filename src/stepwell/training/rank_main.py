@@ -31,13 +31,16 @@ _OF_GROUP = ("gloo", "NCCL", "TCPStore", "Connection closed by", "Broken pipe", 
 
 def serve_rank(link: socket.socket) -> int:
     """Run the commands of the trainer at the other end; gives the exit code of this process."""
-    first = receive_message(link)
-    if first is None:
-        return 0
-    words = first[0]
-    has_joined = words.get("is") == "files"  # of a run that did not start this process
-    if has_joined:
-        words = receive_files(link, words)
+    try:
+        first = receive_message(link)
+        if first is None:
+            return 0
+        words = first[0]
+        has_joined = words.get("is") == "files"  # of a run that did not start this process
+        if has_joined:
+            words = receive_files(link, words)
+    except OSError:  # the run has ended meanwhile
+        return BEREFT
     set_numerics(words["num_threads"])
     try:
         rank = RankWorker(link, words)

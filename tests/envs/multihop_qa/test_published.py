@@ -96,7 +96,7 @@ def test_unanswerable_questions_leave_their_passages_only(tmp_path: Path) -> Non
     [
         ("", "no question with an answer"),
         ("[1, 2]", "list of objects"),
-        ("[{}]", "record 1 is none of HotpotQA"),
+        ("[{}]", "record 1 is not in the format of HotpotQA"),
         ("{broken", "cannot be read as JSON"),
         (json.dumps([HOTPOT | {"supporting_facts": [["Nowhere", 0]]}]), "record 1"),
         (json.dumps([MUSIQUE | {"question_decomposition": [{"question": "#4"}]}]), "record 1"),

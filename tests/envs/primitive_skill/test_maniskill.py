@@ -193,7 +193,7 @@ def test_any_task_is_one_of_those_that_maniskill_has(stand_in: None) -> None:
     env = make_env("primitive_skill", {"simulator": "maniskill"})
     tasks = {env.make_task(env.options, seed).tags[0] for seed in range(30)}
     assert tasks == {"place", "stack", "align"}
-    with pytest.raises(ConfigError, match=r"'drawer' is not there in ManiSkill.*simulator = \"mujoco\""):
+    with pytest.raises(ConfigError, match=r"'drawer' is not a task of ManiSkill.*simulator = \"mujoco\""):
         make_env("primitive_skill", {"task": "drawer", "simulator": "maniskill"}).reset(seed=0)
 
 

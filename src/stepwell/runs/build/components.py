@@ -24,12 +24,12 @@ from stepwell.runs.build.language_backend import LanguageBackend
 from stepwell.runs.build.resources import RunResources, close_built
 from stepwell.runs.build.robot_backend import RobotBackend
 from stepwell.runs.build.runner import LocalRunner
-from stepwell.training.rank_join import JoinLauncher, Rendezvous
 
 if TYPE_CHECKING:
     from stepwell.engines import ArrayEngine, EmbeddedEngine
     from stepwell.policies import CausalLMPolicy
     from stepwell.policies.vla import VLAPolicy
+    from stepwell.training.rank_join import JoinLauncher
 
 HELD_OUT_SEED = 20_261_115
 """Held-out tasks are the same in every run, whatever its seed, so that runs can be compared."""
@@ -89,6 +89,8 @@ class Components(RunResources):
 
     def _find_launcher(self) -> JoinLauncher | None:
         """Ranks that torchrun (or any launcher that sets its variables) starts; None: child processes."""
+        from stepwell.training.rank_join import JoinLauncher, Rendezvous  # imports torch
+
         meeting = Rendezvous.read_environment(os.environ)
         if meeting is None:
             return None

@@ -189,7 +189,7 @@ def test_a_store_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "s.db") as connection:
         connection.execute("DELETE FROM products WHERE number = 5")
     connection.close()
-    with pytest.raises(EncodingError, match="not whole"):
+    with pytest.raises(EncodingError, match="incomplete"):
         Store(tmp_path / "s.db")
 
 
