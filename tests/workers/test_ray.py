@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -142,21 +143,34 @@ async def check_deaths(launcher: Any) -> None:
 def test_a_run_survives_the_loss_of_a_node_and_every_episode_counts_once(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    update, states = Trainer.update, []
+    update, step, states, doomed = Trainer.update, ProcessSimulator.step, [], {}
+    (second,) = cluster.worker_nodes
 
-    def replace_node(self: Trainer, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """During the third update, while episodes are played: one node dies, another one comes."""
+    def note_states(self: Trainer, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """After the third update a third node comes, and the second is doomed with its simulators."""
         found = update(self, *args, **kwargs)
         states.append(read_cluster().workers)
         if len(states) == 1:
             main(["cluster", "status"])
         if len(states) == 3:
-            (second,) = cluster.worker_nodes
-            cluster.remove_node(second, allow_graceful=False)
+            doomed.update({one["name"]: one["pid"] for one in states[-1] if one["node"] == second.node_id})
+            assert doomed
             cluster.add_node(**NODE)
         return found
 
-    monkeypatch.setattr(Trainer, "update", replace_node)
+    async def lose_node_under_way(self: ProcessSimulator, *args: Any) -> Any:
+        """Its first step after that meets a node that is gone, with all its processes."""
+        if self.name in doomed:
+            pids = list(doomed.values())
+            doomed.clear()
+            await asyncio.to_thread(cluster.remove_node, second, allow_graceful=False)
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        return await step(self, *args)
+
+    monkeypatch.setattr(Trainer, "update", note_states)
+    monkeypatch.setattr(ProcessSimulator, "step", lose_node_under_way)
     settings = (
         "recipe.name=rloo",
         "workers.mode=stream",
