@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command
 from stepwell.cli.serve_worker import add_worker
-from stepwell.cli.service_settings import parse_host_options, validate_settings
+from stepwell.cli.service_settings import (
+    add_env_arguments,
+    add_service_arguments,
+    collect_env_settings,
+    collect_service_settings,
+    validate_settings,
+)
 
 if TYPE_CHECKING:
     from stepwell.config.gateway import GatewayConfig
@@ -84,14 +90,7 @@ def _add_gateway(services: Any) -> None:
         default="process",
         help="process (default): recorded steps survive a killed process; power: also a power cut (slower)",
     )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="TOML file with settings of the gateway; options on the command line override it",
-    )
-    parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
-    parser.add_argument("--port", type=int, help="default 8080; 0 for any free one")
-    parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
+    add_service_arguments(parser, 8080)
     parser.add_argument("--name", metavar="MODEL", help="the name that agents use for the model")
     parser.add_argument(
         "--history",
@@ -113,7 +112,6 @@ def _add_gateway(services: Any) -> None:
     parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
     parser.add_argument("--max-concurrent", type=int, metavar="N", help="concurrent calls per key")
     parser.add_argument("--seed", type=int, help="makes calls without a seed repeatable")
-    parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
 
 
 def _add_envs(services: Any) -> None:
@@ -127,35 +125,14 @@ def _add_envs(services: Any) -> None:
         examples=_ENVS_EXAMPLES,
         after_interrupt=lambda args: "Its environments are closed.",
     )
-    parser.add_argument(
-        "--env",
-        dest="envs",
-        metavar="NAME",
-        action="append",
-        help="an environment to host (may be repeated); default: all built-in ones",
-    )
-    parser.add_argument(
-        "--set",
-        dest="env_options",
-        metavar="NAME.OPTION=VALUE",
-        action="append",
-        help="an option that only the host may set, such as multihop_qa.dataset=hotpot_dev.json",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="TOML file with settings of the service; options on the command line override it",
-    )
-    parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
-    parser.add_argument("--port", type=int, help="default 8090; 0 for any free one")
-    parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
+    add_env_arguments(parser, "host")
+    add_service_arguments(parser, 8090)
     parser.add_argument("--threads", type=int, metavar="N", help="threads for environments; default 4")
     parser.add_argument("--max-sessions", type=int, metavar="N", help="open environments; default 1024")
     parser.add_argument(
         "--session-timeout-s", type=float, metavar="SECONDS", help="silence that ends a session (600)"
     )
     parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
-    parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
 
 
 def _add_shop(services: Any) -> None:
@@ -226,18 +203,13 @@ def run_envs(args: argparse.Namespace) -> int:
     from stepwell.services.http_server import serve
 
     given = {
-        "host": args.host,
-        "port": args.port,
-        "envs": None if args.envs is None else tuple(args.envs),
-        "keys_file": args.keys,
+        **collect_service_settings(args),
+        **collect_env_settings(args),
         "num_threads": args.threads,
         "max_sessions": args.max_sessions,
         "session_timeout_s": args.session_timeout_s,
         "rate_per_s": args.rate,
-        "access_log": args.access_log,
     }
-    if args.env_options is not None:
-        given["env_options"] = parse_host_options(args.env_options)
     config = validate_settings(EnvServiceConfig, args.config, given)
     for name in {*config.envs, *config.env_options}:
         read_options(name, config.env_options.get(name))  # refuse a misspelt name or option before serving
@@ -296,17 +268,14 @@ def _read_config(args: argparse.Namespace) -> GatewayConfig:
 
     name = args.name or (Path(args.model).name if args.model else args.upstream_model)
     given = {
-        "host": args.host,
-        "port": args.port,
+        **collect_service_settings(args),
         "model_name": name,
         "seed": args.seed,
         "channel": args.channel,
         "silent_timeout_s": args.silent_timeout_s,
         "on_silence": args.on_silence,
-        "keys_file": args.keys,
         "rate_per_s": args.rate,
         "max_concurrent": args.max_concurrent,
-        "access_log": args.access_log,
     }
     return validate_settings(GatewayConfig, args.config, given)
 

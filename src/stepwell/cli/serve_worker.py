@@ -6,7 +6,13 @@ import argparse
 from typing import Any
 
 from stepwell.cli.command import add_command
-from stepwell.cli.service_settings import parse_host_options, validate_settings
+from stepwell.cli.service_settings import (
+    add_env_arguments,
+    add_service_arguments,
+    collect_env_settings,
+    collect_service_settings,
+    validate_settings,
+)
 
 _EXAMPLES = (
     ("stepwell serve worker --host 0.0.0.0 --keys keys.json", "for other machines, with keys"),
@@ -31,20 +37,7 @@ def add_worker(services: Any) -> None:
         examples=_EXAMPLES,
         after_interrupt=lambda args: "Its workers are ended.",
     )
-    parser.add_argument(
-        "--env",
-        dest="envs",
-        metavar="NAME",
-        action="append",
-        help="an environment to load (may be repeated); default: all built-in ones",
-    )
-    parser.add_argument(
-        "--set",
-        dest="env_options",
-        metavar="NAME.OPTION=VALUE",
-        action="append",
-        help="an option that only the host may set, such as multihop_qa.dataset=hotpot_dev.json",
-    )
+    add_env_arguments(parser, "load")
     parser.add_argument(
         "--model",
         dest="models",
@@ -55,18 +48,10 @@ def add_worker(services: Any) -> None:
     parser.add_argument(
         "--device", dest="devices", metavar="DEVICE", action="append", help="cpu or cuda:0; default: all"
     )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="TOML file with settings of the service; options on the command line override it",
-    )
-    parser.add_argument("--host", help="default 127.0.0.1; others need --keys")
-    parser.add_argument("--port", type=int, help="default 8096; 0 for any free one")
-    parser.add_argument("--keys", metavar="FILE", help="API keys, made by `stepwell serve key`")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of each generator")
     parser.add_argument("--max-workers", type=int, metavar="N", help="processes at once; default 16")
     parser.add_argument("--lease-s", type=float, metavar="SECONDS", help="silence that ends a worker (120)")
-    parser.add_argument("--access-log", metavar="FILE", help="one JSON object per request")
+    add_service_arguments(parser, 8096)
 
 
 def run_worker_host(args: argparse.Namespace) -> int:
@@ -75,19 +60,14 @@ def run_worker_host(args: argparse.Namespace) -> int:
     from stepwell.services.http_server import serve
 
     given = {
-        "host": args.host,
-        "port": args.port,
-        "envs": None if args.envs is None else tuple(args.envs),
+        **collect_service_settings(args),
+        **collect_env_settings(args),
         "models": None if args.models is None else _parse_models(args.models),
         "devices": None if args.devices is None else tuple(args.devices),
-        "keys_file": args.keys,
         "num_threads": args.threads,
         "max_workers": args.max_workers,
         "lease_s": args.lease_s,
-        "access_log": args.access_log,
     }
-    if args.env_options is not None:
-        given["env_options"] = parse_host_options(args.env_options)
     config = validate_settings(WorkerServiceConfig, args.config, given)
     for name in {*config.envs, *config.env_options}:
         read_options(name, config.env_options.get(name))  # refuse a misspelt name or option before serving

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from stepwell.config.base import Settings
+from stepwell.config.service import ServiceConfig
 
 
-class GatewayConfig(Settings):
+class GatewayConfig(ServiceConfig):
     """How `stepwell serve gateway` serves agents."""
 
-    host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs keys")
     port: int = Field(8080, ge=0, le=65535, description="port to listen on; 0 takes any free one")
     model_name: str = Field("stepwell", min_length=1, description="the name under which the policy is served")
     any_model: bool = Field(
@@ -40,23 +39,11 @@ class GatewayConfig(Settings):
     )
     max_sessions: int = Field(100_000, ge=1, description="sessions that may be open at once")
 
-    keys: dict[str, str] = Field(
-        default_factory=dict, description="hashes of API keys by name, as `stepwell serve key` prints them"
-    )
-    keys_file: str | None = Field(None, description="JSON file in which `stepwell serve key` keeps hashes")
     rate_per_s: float = Field(0.0, ge=0, description="calls per second and key; 0: no limit")
     burst: int = Field(20, ge=1, description="calls that a key may make at once before its rate counts")
-    max_concurrent: int = Field(1024, ge=1, description="calls of one key that may run at the same time")
     max_body_bytes: int = Field(16 * 2**20, ge=1024, description="largest request body")
     max_pixels: int = Field(
         4 * 2**20, ge=1, description="largest image that a policy that sees is shown: width x height"
-    )
-    header_timeout_s: float = Field(
-        10.0, gt=0, description="how long a connection may take to send the headers of a request"
-    )
-    body_timeout_s: float = Field(30.0, gt=0, description="how long a client may take to send a body")
-    allowed_hosts: tuple[str, ...] = Field(
-        (), description="names that Host and Origin may have besides loopback's, such as that of a proxy"
     )
 
     max_waiting_prompts: int = Field(
@@ -65,21 +52,6 @@ class GatewayConfig(Settings):
     num_pool_threads: int = Field(
         8, ge=1, description="threads that write to the pool; calls that wait together share a commit"
     )
-    access_log: str | None = Field(None, description="file for the access log, one JSON object per line")
     shutdown_timeout_s: float = Field(
         60.0, gt=0, description="how long calls in flight may take to finish after Ctrl-C"
     )
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only programs on this machine can connect."""
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
-
-    @model_validator(mode="after")
-    def _require_keys(self) -> GatewayConfig:
-        if not self.is_loopback and not (self.keys or self.keys_file):
-            raise ValueError(
-                f"host {self.host} can be reached from other machines without a key; make one "
-                "with `stepwell serve key NAME --keys FILE` and set keys_file, or listen on 127.0.0.1"
-            )
-        return self

@@ -221,7 +221,7 @@ def create_worker_host_app(config: WorkerServiceConfig | None = None) -> FastAPI
         redoc_url=None,
         openapi_url=None,
     )
-    app.state.host = host
+    app.state.host, app.state.header_timeout_s = host, config.header_timeout_s
     _add_routes(app, host)
     for error in (ServiceError, HTTPException):
         app.add_exception_handler(error, handle_error)
