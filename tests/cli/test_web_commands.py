@@ -147,7 +147,8 @@ def play(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], li
 def test_a_page_is_played_as_an_agent_sees_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = play(monkeypatch, capsys, '/h\ndo(action="Click", element="2")\n/q\n', "web-tiny")
+    shown = ("web-tiny", "env.options.show_url=true")
+    out = play(monkeypatch, capsys, '/h\ndo(action="Click", element="2")\n/q\n', *shown)
     assert "[2]Cart" in out and "do(action=" in out and "URL: http://shop.localhost/cart" in out
     assert "screenshot" not in out
 
