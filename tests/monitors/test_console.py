@@ -139,13 +139,15 @@ def test_a_time_limit_counts_from_the_end_of_the_warm_start() -> None:
     assert progress.left_s == pytest.approx(213.0)
 
 
-def test_before_the_first_update_the_time_left_is_what_was_expected() -> None:
+def test_the_time_left_is_what_was_expected_and_after_a_quarter_of_the_updates_that_of_the_pace() -> None:
     progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, expected_s=100.0))
     assert progress.left_s == 100.0
     progress.add_entry(make_entry("warm_start", 0, 30.0, step=20.0, num_steps=50.0))
     assert progress.left_s == 70.0
     progress.add_entry(make_entry("update", 1, 35.0))
-    assert progress.left_s == pytest.approx(39 * 5.0)
+    assert progress.left_s == pytest.approx(0.1 * 39 * 5.0 + 0.9 * 65.0)
+    progress.add_entry(make_entry("update", 10, 80.0))
+    assert progress.left_s == pytest.approx(30 * 5.0)
 
 
 def test_a_warm_start_says_how_far_it_is() -> None:

@@ -57,6 +57,7 @@ def test_the_demo_makes_the_same_updates_however_slow_the_machine_is() -> None:
     fast, slow = Pace(0.1, 0.6, 0.5), Pace(0.2, 1.2, 1.0)
     assert slow.estimate_s(config) == pytest.approx(2 * fast.estimate_s(config))
     assert 270 * 0.6 < fast.estimate_s(config) < 300
+    assert Pace(0.1, 0.6, 0.5, 0.01).estimate_s(config) - fast.estimate_s(config) == pytest.approx(30.72)
 
 
 @pytest.mark.slow

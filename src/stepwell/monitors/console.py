@@ -7,7 +7,8 @@ evaluation. Lines are ASCII without control characters, so that the output can b
 
 `Progress` holds what is known so far, independent of terminals. The time left is that of the remaining
 updates, at the pace of the last ones, and of the remaining evaluations, each as long as the last one.
-Before the first update it is the expected time (`RunInfo.expected_s`), if there is one.
+Before the first update it is the expected time (`RunInfo.expected_s`), if there is one; over the first
+quarter of the updates it passes from that to the pace, since early episodes are longer than later ones.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rich.text import Text
 from stepwell.monitors.base import LogEntry, Monitor, RunInfo
 
 RECENT = 30  # updates whose pace predicts the time left
+EARLY = 0.25  # share of the updates after which the pace alone predicts it
 SPARKS = "▁▂▃▄▅▆▇█"
 GROUPS = ("simulators", "generators", "trainers")
 _UPDATE_TIMES = ("time/rollout_s", "time/update_s", "time/publish_s")
@@ -93,6 +95,9 @@ class Progress:
         pace_s = sum(self.update_s) / len(self.update_s)
         evals_s = self._num_evals_left() * self.eval_s
         left_s = pace_s * (self.info.num_updates - self.update) + evals_s
+        if self.info.expected_s is not None:
+            seen = min(self.update / (EARLY * self.info.num_updates), 1.0)
+            left_s = seen * left_s + (1 - seen) * max(self.info.expected_s - self.time_s, 0.0)
         limit_s = (self.info.config.get("train") or {}).get("max_seconds")
         if limit_s:
             left_s = min(left_s, limit_s + self.warm_start_s - self.time_s + min(evals_s, self.eval_s))
