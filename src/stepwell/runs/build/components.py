@@ -14,21 +14,21 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from stepwell import training
 from stepwell.core import SamplingParams, Split, Task, Trajectory
 from stepwell.envs.registry import find_env_type
 from stepwell.runs.build.backend import Backend
-from stepwell.runs.build.language_backend import LanguageBackend
 from stepwell.runs.build.resources import RunResources, close_built
-from stepwell.runs.build.robot_backend import RobotBackend
 from stepwell.runs.build.runner import LocalRunner
 
 if TYPE_CHECKING:
     from stepwell.engines import ArrayEngine, EmbeddedEngine
     from stepwell.policies import CausalLMPolicy
     from stepwell.policies.vla import VLAPolicy
+    from stepwell.runs.build.language_backend import LanguageBackend
+    from stepwell.runs.build.robot_backend import RobotBackend
     from stepwell.training.rank_join import JoinLauncher
 
 HELD_OUT_SEED = 20_261_115
@@ -42,8 +42,13 @@ class Components(RunResources):
     @cached_property
     def backend(self) -> Backend:
         """A robot's or a language agent's, as the environment is one."""
-        is_robot = self.has_env and find_env_type(self.config.env.name).is_robot
-        return RobotBackend(self) if is_robot else LanguageBackend(self)
+        if self.has_env and find_env_type(self.config.env.name).is_robot:
+            from stepwell.runs.build.robot_backend import RobotBackend  # a plan imports only what it needs
+
+            return RobotBackend(self)
+        from stepwell.runs.build.language_backend import LanguageBackend
+
+        return LanguageBackend(self)
 
     @property
     def is_robot(self) -> bool:
@@ -52,14 +57,14 @@ class Components(RunResources):
     @property
     def language(self) -> LanguageBackend:
         """The backend of a run that is known to be a language agent's."""
-        assert isinstance(self.backend, LanguageBackend)
-        return self.backend
+        assert not self.is_robot
+        return cast("LanguageBackend", self.backend)
 
     @property
     def robot(self) -> RobotBackend:
         """The backend of a run that is known to be a robot's."""
-        assert isinstance(self.backend, RobotBackend)
-        return self.backend
+        assert self.is_robot
+        return cast("RobotBackend", self.backend)
 
     @property
     def policy(self) -> CausalLMPolicy | VLAPolicy:
@@ -104,13 +109,14 @@ class Components(RunResources):
         if self.has_env:
             self.check_first_observation()
 
-    def check_first_observation(self) -> None:
-        """Refuse an environment whose first observation the policy cannot use."""
+    def check_first_observation(self) -> Any:
+        """The first task's first observation; refused if the policy cannot use it."""
         (task,) = self.tasks(Split.TRAIN, 1, self.config.seed)
         for _ in range(self.config.train.max_env_retries + 1):
             (turn,) = self.envs.reset([task])
             if turn.error is None:
-                return self.backend.check_observation(turn.observation)
+                self.backend.check_observation(turn.observation)
+                return turn.observation
         assert turn.error is not None
         raise turn.error
 

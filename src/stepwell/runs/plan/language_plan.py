@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from stepwell.core import TokenState
 from stepwell.packing import pack
 from stepwell.runs.build.components import Components
 from stepwell.runs.plan.base_plan import TITLE, BasePlan, minibatch_sizes, round_sizes
@@ -50,14 +51,14 @@ class LanguagePlan(BasePlan):
     """The figures of a language agent's plan, and its lines."""
 
     def __init__(self, components: Components) -> None:
-        components.check_first_observation()
+        observation = components.check_first_observation()
         super().__init__(components)
         self.images = ""
         self.language = components.language
         self.env_spec = self.language.agent.description
         lora, max_turns = self.config.policy.lora, self.env_spec.max_turns
         self.size = ModelSize.read(self.language.base_path, 0 if lora is None else lora.rank)
-        self.tokens = self._measure_tokens()
+        self.tokens = self._measure_tokens(self.language.player.open_conversation(observation).state)
         self.longest = self.tokens.longest(max_turns, self.config.sampling.max_tokens)
         own_most = (self.longest - self.tokens.system) * (max_turns if self.tokens.largest else 1)
         self.typical_tokens = self.tokens.system + round(self.num_trajectories * self.tokens.own)
@@ -76,17 +77,15 @@ class LanguagePlan(BasePlan):
 
     # --- measuring ------------------------------------------------------------------------
 
-    def _measure_tokens(self) -> EpisodeTokens:
-        """Token counts of a few demonstrated episodes, or of a first prompt where there is no oracle."""
+    def _measure_tokens(self, opened: TokenState) -> EpisodeTokens:
+        """Token counts of a few demonstrated episodes, or of first prompts where there is no oracle."""
         language, config, envs = self.language, self.config, self.components.envs
-        (turn,) = envs.reset(self.tasks[:1])
-        opened = language.player.open_conversation(turn.observation).state
         first = opened.prompt_ids.size
         if opened.images:
             counts = " + ".join(f"{span.length}" for span in opened.images)
             self.images = f"{format_count(len(opened.images), 'image')} a turn, {counts} of its tokens"
-        system = self._count_shared()
         if not envs.envs[0].has_oracle:
+            system = self._count_shared(opened)
             reply, turns = config.sampling.max_tokens / 2, self.env_spec.max_turns / 2
             between = float(first - system)
             own = first - system + turns * reply + (turns - 1) * between
@@ -95,6 +94,9 @@ class LanguagePlan(BasePlan):
         shown = self.components.demonstrations(num_shown, 0.3, config.seed)
         if (warning := language.describe_imbalance(shown)) is not None:
             self.warnings.append(warning)
+        begun = [t.steps[0].state for t in shown[:2] if t.steps]
+        has_two = len(self.tasks) > 1 and len(begun) > 1
+        system = count_shared_tokens(*begun) if has_two else 0  # type: ignore[arg-type]
         steps = [step for t in shown for step in t.steps]
         most = config.sampling.max_tokens
         reply = sum(min(step.num_units, most) for step in steps) / len(steps)
@@ -120,19 +122,12 @@ class LanguagePlan(BasePlan):
             largest,
         )
 
-    def _count_shared(self) -> int:
+    def _count_shared(self, opened: TokenState) -> int:
         """Leading tokens that the first prompts of two tasks have in common."""
-        envs, player = self.components.envs, self.language.player
-        turns = envs.reset(self.tasks[:2]) if len(envs.envs) > 1 else []
-        opened = [player.open_conversation(turn.observation) for turn in turns if turn.error is None]
-        if len(opened) < 2:
+        turns = self.components.envs.reset(self.tasks[1:2])
+        if not turns or turns[0].error is not None:
             return 0
-        one, other = (conversation.state for conversation in opened)
-        pairs = zip(one.prompt_ids, other.prompt_ids, strict=False)
-        shortest = min(one.prompt_ids.size, other.prompt_ids.size)
-        same = next((i for i, (a, b) in enumerate(pairs) if a != b), shortest)
-        shown = zip(one.images, other.images, strict=False)
-        return int(min([same, *(a.start for a, b in shown if a != b)]))
+        return count_shared_tokens(opened, self.language.player.open_conversation(turns[0].observation).state)
 
     def find_problems(self) -> None:
         super().find_problems()
@@ -197,3 +192,12 @@ class LanguagePlan(BasePlan):
             f"about {self.typical_tokens:,} tokens learnt from (shared prefixes once), "
             f"at most {self.most_tokens:,}; {micro}",
         )
+
+
+def count_shared_tokens(one: TokenState, other: TokenState) -> int:
+    """Leading tokens that two prompts have in common, up to the first image that differs."""
+    pairs = zip(one.prompt_ids, other.prompt_ids, strict=False)
+    shortest = min(one.prompt_ids.size, other.prompt_ids.size)
+    same = next((i for i, (a, b) in enumerate(pairs) if a != b), shortest)
+    shown = zip(one.images, other.images, strict=False)
+    return int(min([same, *(a.start for a, b in shown if a != b)]))
