@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from training_speed import (
-    RESULTS,
+from training_speed import RESULTS, clear_gradients, free_memory, profile_row, wait_for
+from training_ways import (
     ROWS,
     SHAPES,
     Batch,
@@ -38,12 +38,8 @@ from training_speed import (
     build_policy,
     choose_attention,
     choose_layers,
-    clear_gradients,
-    free_memory,
     prepare_way,
-    profile_row,
     run_packed,
-    wait_for,
 )
 
 from stepwell.packing import TreeLayout, pack, paths, segments, segments_cuda, sequences

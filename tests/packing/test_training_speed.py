@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "training_speed.py"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("training_speed", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["training_speed"] = module
-    spec.loader.exec_module(module)
-    return module
+def benchmark() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))  # as for the script itself
+        yield importlib.import_module("training_speed")
 
 
 @pytest.mark.slow
