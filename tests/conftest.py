@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -68,12 +69,28 @@ def pytest_collection_finish() -> None:
     gc.collect()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forget_what_a_module_left() -> Iterator[None]:
-    """Collect what a module left; what is still alive then is no garbage, and is not looked at again."""
-    yield
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """After the last test of a module, collect what the module left.
+
+    What is alive then is no garbage and is not looked at again. In the teardown of a fixture the arguments of
+    the last test would still be alive, and those that hang in a cycle would stay.
+    """
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+        give_back_memory()
+    return result
+
+
+def give_back_memory() -> None:
+    """Hand free memory back to the system, where the C library keeps it for later (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,17 @@ async def test_closing_fails_what_is_in_flight_and_refuses_more() -> None:
         await task
     with pytest.raises(EngineError, match="closed"):
         engine.generate_blocking([greedy([5])])
+
+
+def test_an_engine_that_nobody_holds_is_freed_and_its_thread_ends() -> None:
+    engine = EmbeddedEngine(small_model("llama"))
+    engine.generate_blocking([greedy([5])])
+    worker, held = engine._worker, weakref.ref(engine)
+    assert worker is not None and worker.is_alive()
+    del engine
+    gc.collect()  # engine and model hold each other
+    worker.join(30)
+    assert not worker.is_alive() and held() is None
 
 
 async def test_weights_can_change_while_requests_run() -> None:

@@ -4,7 +4,8 @@
     samples = await engine.generate([Request(TokenState(prompt_ids))])
 
 A worker thread owns the core (`core.py`) and runs it while there is work. Everything else
-reaches the core as a command that runs between two steps. Callers on an event loop go
+reaches the core as a command that runs between two steps. The thread ends when the engine is
+closed, or when nobody holds the engine any more. Callers on an event loop go
 through a dynamic batcher; a cancelled task takes its requests out of the batch. `stream`
 works the same way and also delivers each token as it is sampled (`token_stream.py`).
 
@@ -24,6 +25,7 @@ import asyncio
 import copy as copying
 import queue
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
@@ -301,19 +303,17 @@ class EmbeddedEngine:
             if self._closed:
                 raise EngineError("the engine is closed")
             if self._worker is None:
-                self._worker = threading.Thread(target=self._run_worker, name="stepwell-engine", daemon=True)
+                work = (weakref.ref(self), self._commands)
+                self._worker = threading.Thread(
+                    target=_run_worker, args=work, name="stepwell-engine", daemon=True
+                )
+                weakref.finalize(self, self._commands.put, None).atexit = False
                 self._worker.start()
             self._commands.put(command)  # under the lock: no command may follow `close`
 
-    def _run_worker(self) -> None:
-        while True:
-            try:
-                command = self._commands.get(block=not self._core.is_busy)
-            except queue.Empty:
-                command = self._step_core
-            if command is None:
-                self._fail_all(EngineError("the engine was closed with requests in flight"))
-                return
+    def _do_work(self, command: Callable[[], Any] | None) -> bool:
+        """Do a command, then others and steps until nothing is left to do; false: the engine was closed."""
+        while command is not None:
             try:
                 command()
             except EngineError as error:
@@ -322,6 +322,14 @@ class EmbeddedEngine:
                 failure = EngineError(f"sampling failed: {error!r}")
                 failure.__cause__ = error
                 self._fail_all(failure)
+            try:
+                command = self._commands.get(block=False)
+            except queue.Empty:
+                if not self._core.is_busy:
+                    return True
+                command = self._step_core
+        self._fail_all(EngineError("the engine was closed with requests in flight"))
+        return False
 
     def _step_core(self) -> None:
         finished = self._core.step()
@@ -355,6 +363,18 @@ class EmbeddedEngine:
         self._streams.clear()
         for job in jobs:
             job.future.set_exception(error)
+
+
+def _run_worker(
+    held: weakref.ref[EmbeddedEngine], commands: queue.SimpleQueue[Callable[[], None] | None]
+) -> None:
+    """Work for an engine until it is closed, or until nobody holds it any more."""
+    while True:
+        command = commands.get()
+        engine = held()
+        if engine is None or not engine._do_work(command):
+            return
+        del command, engine  # while it waits, the thread holds neither
 
 
 def _hand_over(
