@@ -34,8 +34,8 @@ from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import FinishReason, Sampling, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.image_features import ImageFeatures
+from stepwell.engines.kv_store import PrefixCopies
 from stepwell.engines.runner import Runner
-from stepwell.engines.slots import SlotPlacement
 from stepwell.engines.stop_rule import StopRule, find_end_ids
 
 _LEAST_TOP_P = float(np.finfo(np.float32).tiny)  # anything smaller would be 0 in the table and keep no token
@@ -50,6 +50,21 @@ class _Sequence:
     slot: int = -1
     num_cached: int = 0
     first_version: int = 0
+
+
+@dataclass(slots=True)
+class EngineCounts:
+    """What the engine has computed: exact, and the same on every device."""
+
+    num_steps: int = 0
+    prefilled_tokens: int = 0
+    decoded_tokens: int = 0
+    reused_tokens: int = 0
+    """Prompt tokens whose keys and values were there already, in the request's own slot or in another."""
+
+    @property
+    def forward_tokens(self) -> int:
+        return self.prefilled_tokens + self.decoded_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,7 @@ class EngineCore:
         self.version = version
         self.runner = runner
         self.table = runner.table
+        self.counts = EngineCounts()
         self.max_length = runner.store.max_length
         self.image_features: ImageFeatures | None = runner.image_features
         self._tokenizer = tokenizer
@@ -145,12 +161,14 @@ class EngineCore:
 
     def step(self) -> list[Finished]:
         """Advance the batch by one token; return the finished requests, in order."""
+        self.counts.num_steps += 1
         with torch.inference_mode(), self.runner.on_device():
             self._admit_waiting()
             self._prefill_missing()
             ready = np.flatnonzero(self.table.busy & (self.table.length - self.table.computed == 1))
             if len(ready):
                 self._record_tokens(ready, *self.runner.decode(ready))
+                self.counts.decoded_tokens += len(ready)
         finished, self._finished = self._finished, []
         return finished
 
@@ -196,7 +214,9 @@ class EngineCore:
             self.image_features.forget()
 
     def _admit_waiting(self) -> None:
-        copies: list[SlotPlacement] = []
+        if not self._waiting:
+            return
+        copies = PrefixCopies(self.runner.store)
         for sequence in list(self._waiting.values()):
             if len(self._running) >= self.config.max_batch_size:
                 break
@@ -204,25 +224,16 @@ class EngineCore:
             if placement is None:
                 continue
             if placement.copy_from is not None:
-                if copies and not placement.copies_like(copies[0]):
-                    self._copy_prefixes(copies)
-                copies.append(placement)
+                copies.add_copy(placement.copy_from, placement.slot, placement.num_cached)
             del self._waiting[sequence.request.id]
             self._seat_sequence(sequence, placement.slot, placement.num_cached)
-        self._copy_prefixes(copies)
-
-    def _copy_prefixes(self, copies: list[SlotPlacement]) -> None:
-        """Copy one prefix into several slots at once (siblings), in the order of placement."""
-        if copies:
-            assert copies[0].copy_from is not None
-            targets = [placement.slot for placement in copies]
-            self.runner.store.copy_prefix(copies[0].copy_from, targets, copies[0].num_cached)
-            copies.clear()
+        copies.make_copies()
 
     def _seat_sequence(self, sequence: _Sequence, slot: int, num_cached: int) -> None:
         table, params = self.table, sequence.request.params
         limit = min(len(sequence.prompt) + params.max_tokens, self.max_length)
         table.occupy_slot(slot, sequence.prompt, limit, num_cached)
+        self.counts.reused_tokens += num_cached
         table.temperature[slot], table.top_p[slot] = params.temperature, max(params.top_p, _LEAST_TOP_P)
         table.seed[slot] = np.uint64(sequence.seed % 2**64).astype(np.int64)
         table.ends[slot], table.careful[slot] = not params.ignore_end, sequence.stops.is_needed
@@ -248,6 +259,7 @@ class EngineCore:
         rows, amounts = np.array(slots)[order], np.array(counts)[order]
         self.runner.prefill(rows, amounts)
         table.computed[rows] += amounts
+        self.counts.prefilled_tokens += int(amounts.sum())
 
     def _record_tokens(self, slots: AnyArray, tokens: AnyArray, logprobs: AnyArray) -> None:
         """Record one token per slot and finish the sequences that are done."""

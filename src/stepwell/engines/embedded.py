@@ -44,7 +44,7 @@ from stepwell.core.protocols import Request, Sampled
 from stepwell.core.renamed import renamed_arguments
 from stepwell.core.step import TokenAction
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle
-from stepwell.engines.core import EngineCore, Finished
+from stepwell.engines.core import EngineCore, EngineCounts, Finished
 from stepwell.engines.numerics import check_dtype
 from stepwell.engines.runner_factory import build_runner, open_model
 from stepwell.engines.token_stream import NewTokens, SampledToken, TokenStream, deliver_tokens
@@ -134,6 +134,11 @@ class EmbeddedEngine:
     def image_format(self) -> ImageFormat | None:
         """How prompts represent images; None for a text model."""
         return None if self._core.image_features is None else self._core.image_features.image_format
+
+    @property
+    def counts(self) -> EngineCounts:
+        """Steps and tokens computed so far."""
+        return self._core.counts
 
     @property
     def max_length(self) -> int:

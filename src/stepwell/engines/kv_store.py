@@ -13,6 +13,7 @@ Invariants
 * On CPU keys are stored transposed, [slot, head, D, position]: the product with a query then
   runs along memory, and decoding is a third faster. `keys` returns [slot, head, position, D].
 * There is one more row than slots: captured graphs pad their batch with it.
+* Prefixes that requests share are copied between rows (`PrefixCopies`), never recomputed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from stepwell.core.errors import ConfigError
 
 FIRST_LENGTH = 256
+MAX_COPIED_TOKENS = 65_536  # of one operation: copies are gathered first, which takes memory
 
 
 class KVStore:
@@ -75,11 +77,15 @@ class KVStore:
 
     def copy_prefix(self, source: int, targets: list[int], num_tokens: int) -> None:
         """Copy the first `num_tokens` of slot `source` into slots `targets`."""
-        assert source not in targets
-        index = torch.tensor(targets, device=self.device)
+        self.copy_prefixes([source] * len(targets), targets, num_tokens)
+
+    def copy_prefixes(self, sources: list[int], targets: list[int], num_tokens: int) -> None:
+        """Copy the first `num_tokens` of each source into its target. All are read before any is written."""
+        assert len(set(targets)) == len(targets)
+        read, write = (torch.tensor(slots, device=self.device) for slots in (sources, targets))
         for layer in self._keys:
             for tensor in (self.keys(layer), self.values(layer)):
-                tensor[:, :, :num_tokens].index_put_((index,), tensor[source, :, :num_tokens])
+                tensor[:, :, :num_tokens].index_copy_(0, write, tensor[:, :, :num_tokens][read])
 
     def write_kv(
         self, layer: int, slots: torch.Tensor, positions: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -103,3 +109,34 @@ class KVStore:
                 f"the cache does not fit into the GPU's memory: the keys of one layer take {size:.2f} GiB at "
                 f"num_slots={self.num_slots} and max_length={self.max_length}; lower one of the two"
             ) from error
+
+
+class PrefixCopies:
+    """Copies of prefixes between slots, made together: a few operations for a whole batch of new requests.
+
+    Copies are decided one after the other, and a later one may read what an earlier one wrote, or a slot that
+    is to be overwritten. Since all are read before any is written, a copy from a slot that itself waits for a
+    copy reads that copy's source. Every row is copied as far as the longest prefix needs: what lies beyond
+    its own prefix is computed afterwards.
+    """
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = store
+        self._sources: dict[int, int] = {}  # by target
+        self._num_tokens = 0
+
+    def add_copy(self, source: int, target: int, num_tokens: int) -> None:
+        """Copy the first `num_tokens` of a slot, by the next `make_copies` at the latest."""
+        longest = max(self._num_tokens, num_tokens)
+        if longest * (len(self._sources) + 1) > MAX_COPIED_TOKENS:
+            self.make_copies()
+            longest = num_tokens
+        self._sources[target] = self._sources.get(source, source)
+        self._num_tokens = longest
+
+    def make_copies(self) -> None:
+        """Make the copies that were added."""
+        if self._sources:
+            self._store.copy_prefixes([*self._sources.values()], [*self._sources], self._num_tokens)
+            self._sources.clear()
+            self._num_tokens = 0

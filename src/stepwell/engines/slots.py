@@ -41,10 +41,6 @@ class SlotPlacement:
     num_cached: int
     copy_from: int | None
 
-    def copies_like(self, other: SlotPlacement) -> bool:
-        """Return whether both copy the same tokens, so that one operation can serve both."""
-        return (self.copy_from, self.num_cached) == (other.copy_from, other.num_cached)
-
 
 class SlotTable:
     """Numpy columns over slots. Independent of tensors and requests."""
@@ -80,9 +76,10 @@ class SlotTable:
                 return SlotPlacement(own, min(cached, len(prompt) - 1), None)  # nobody can offer more
         if self.busy.all():
             return None
-        shared = self._count_shared(prompt, slice(None))
-        ready = np.where(self._stale, 0, np.minimum(shared, self.computed))
-        coming = np.where(self.busy & ~self._stale, np.minimum(shared, self.length), 0)
+        used = slice(self._count_used())
+        shared, stale = self._count_shared(prompt, used), self._stale[used]
+        ready = np.where(stale, 0, np.minimum(shared, self.computed[used]))
+        coming = np.where(self.busy[used] & ~stale, shared, 0)
         source = int(ready.argmax())
         if coming.max() - ready[source] >= MIN_SHARED:
             return None
@@ -103,13 +100,20 @@ class SlotTable:
             return SlotPlacement(slot, shared, None)
         return SlotPlacement(slot, shared, source) if shared >= MIN_SHARED else SlotPlacement(slot, 0, None)
 
+    def _count_used(self) -> int:
+        """Return how far the table is used, at least one row: those behind hold nothing to compare."""
+        used = np.flatnonzero(self.length)
+        return int(used[-1]) + 1 if used.size else 1
+
     def _count_shared(self, prompt: npt.NDArray[np.int32], rows: slice) -> npt.NDArray[np.int64]:
         """Count the leading tokens each slot shares with the prompt, without the prompt's last one."""
         width = min(len(prompt) - 1, self.tokens.shape[1])
         if width == 0:
             return np.zeros(len(self.length[rows]), dtype=np.int64)
-        differs = self.tokens[rows, :width] != prompt[:width]
-        first = np.where(differs.any(axis=1), differs.argmax(axis=1), width)
+        rows_tokens = self.tokens[rows]
+        differs = np.ones((len(rows_tokens), width + 1), dtype=bool)
+        np.not_equal(rows_tokens[:, :width], prompt[:width], out=differs[:, :width])
+        first = differs.argmax(axis=1)
         return np.minimum(first, self.length[rows])
 
     def occupy_slot(self, slot: int, prompt: npt.NDArray[np.int32], limit: int, num_cached: int) -> None:
