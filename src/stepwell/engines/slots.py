@@ -113,7 +113,7 @@ class SlotTable:
         rows_tokens = self.tokens[rows]
         differs = np.ones((len(rows_tokens), width + 1), dtype=bool)
         np.not_equal(rows_tokens[:, :width], prompt[:width], out=differs[:, :width])
-        first = differs.argmax(axis=1)
+        first: npt.NDArray[np.int64] = differs.argmax(axis=1)
         return np.minimum(first, self.length[rows])
 
     def occupy_slot(self, slot: int, prompt: npt.NDArray[np.int32], limit: int, num_cached: int) -> None:
