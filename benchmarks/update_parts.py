@@ -91,7 +91,7 @@ def prepare(options: argparse.Namespace) -> Components:
     for _ in imitate(components.policy, shown, warm, 0):
         pass
     components.trainer.freeze_reference()
-    components.runner.publish(0, components.policy.model_weights)
+    components.runner.publish(0, components.policy)
     return components
 
 
@@ -109,7 +109,7 @@ def run_update(components: Components, clock: Clock, number: int) -> tuple[dict[
     played = clock.wait()
     metrics = components.trainer.update(trajectories)
     learnt = clock.wait()
-    components.runner.publish(number, components.policy.model_weights)
+    components.runner.publish(number, components.policy)
     return {
         "rollout": played - start,
         "update": learnt - played,

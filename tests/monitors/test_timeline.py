@@ -13,7 +13,7 @@ from rich.console import Console
 
 from stepwell.core import EncodingError
 from stepwell.monitors.base import LogEntry, RunInfo
-from stepwell.monitors.console import Progress, describe_workers, make_live_view
+from stepwell.monitors.console import Progress, describe_sync, describe_workers, make_live_view
 from stepwell.monitors.timeline import MAX_ROWS, draw_timeline, merge_spans, read_timeline, write_timeline
 from stepwell.workers.busy_times import BusyTimes
 
@@ -111,7 +111,12 @@ def test_a_line_per_group_tells_use_and_queue(tmp_path: Path) -> None:
         "generators/restarts": 2.0,
         "trainers/busy": 0.7,
         "trainers/queue": 3.0,
+        "sync/trainer_wait_s": 0.0312,
+        "sync/pause_max_s": 0.004,
+        "sync/sent_mb": 1234.5,
     }
+    told = "trainer waited 0.031 s, generators paused 0.004 s, 1,234.5 MB sent"
+    assert describe_sync(values) == [("weights", told)] and describe_sync({"success": 1.0}) == []
     assert describe_workers(values) == [
         ("simulators", "93 % busy, 31 episodes, 1,234 MB"),
         ("generators", "40 % busy, 12 waiting, 2 restarts"),
@@ -122,4 +127,5 @@ def test_a_line_per_group_tells_use_and_queue(tmp_path: Path) -> None:
     progress.add_entry(LogEntry("update", 1, 2.0, 30, values))
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(make_live_view(progress, console))
-    assert "40 % busy, 12 waiting" in console.export_text()
+    text = console.export_text()
+    assert "40 % busy, 12 waiting" in text and "generators paused 0.004 s" in text

@@ -116,6 +116,11 @@ class WorkersConfig(Settings):
         "help is taken back",
     )
     sync_interval: int = Field(1, ge=1, description="updates between weight syncs to the generators")
+    weight_sync: Literal["overlapped", "blocking"] = Field(
+        "overlapped",
+        description="overlapped: the trainer goes on while generators take new weights; blocking: it waits",
+    )
+    sync_bucket_mb: float = Field(32.0, gt=0, description="weights that travel to a generator at a time")
     max_staleness: int = Field(2, ge=0, description="versions that data may be behind when learnt from")
     stale_data: Literal["drop", "weight"] = Field(
         "weight",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import copy as copying
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class ArrayEngine:
         self._lock = threading.Lock()
         self._seeds = np.random.default_rng(self.config.seed)
         self._closed = False
+        self.paused_s = 0.0  # in which weights were loaded or read instead of sampling
 
     @classmethod
     def from_pretrained(
@@ -98,14 +100,34 @@ class ArrayEngine:
             raise WeightsError(
                 f"version {version} was published with fingerprint {fingerprint}, these weights have {found}"
             )
+        self._swap_weights(version, ready)
+
+    def update_weights(self, version: int, changed: Mapping[str, torch.Tensor]) -> None:
+        """Replace these weights between two batches and keep the others, or raise and keep all."""
+        if version < self.version:
+            raise WeightsError(
+                f"version {version} is older than the engine's {self.version}; versions only increase"
+            )
+        self._swap_weights(version, check_weights(self.model, changed, is_partial=True))
+
+    def live_weights(self) -> dict[str, torch.Tensor]:
+        """The weights in use, to be read while no others are loaded."""
+        return self.model.state_dict()
+
+    def _swap_weights(self, version: int, ready: Mapping[str, torch.Tensor]) -> None:
         with self._lock:
+            began = time.perf_counter()
             copy_weights(self.model, ready)
             self.version = version
+            self.paused_s += time.perf_counter() - began
 
     def fingerprint(self) -> str:
         """Compute the exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""
         with self._lock:
-            return fingerprint_of(self.model.state_dict())
+            began = time.perf_counter()
+            found = fingerprint_of(self.model.state_dict())
+            self.paused_s += time.perf_counter() - began
+            return found
 
     def forget(self) -> None:
         """Do nothing: there is no cache, so samples never depend on earlier requests."""

@@ -25,6 +25,7 @@ import asyncio
 import copy as copying
 import queue
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -95,6 +96,7 @@ class EmbeddedEngine:
         self._worker: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self.paused_s = 0.0  # in which weights were loaded or read instead of sampling
 
     @classmethod
     @renamed_arguments(pictures="image_store")
@@ -197,9 +199,30 @@ class EmbeddedEngine:
                 f"version {version} was published with fingerprint {fingerprint}, but these weights have "
                 f"{found}; cast them to the engine's dtype ({self.model.dtype}) before fingerprinting"
             )
-        self._run_in_worker(
-            partial(self._core.apply_weights, version, partial(copy_weights, self.model, ready))
-        )
+        self._swap_weights(version, ready)
+
+    def update_weights(self, version: int, changed: Mapping[str, torch.Tensor]) -> None:
+        """Replace these weights between two steps and keep the others, or raise and keep all."""
+        self._swap_weights(version, check_weights(self.model, changed, is_partial=True))
+
+    def live_weights(self) -> dict[str, torch.Tensor]:
+        """The weights in use, to be read while no others are loaded."""
+        return self.model.state_dict()  # type: ignore[no-any-return]
+
+    def _swap_weights(self, version: int, ready: Mapping[str, torch.Tensor]) -> None:
+        self._pause(partial(self._core.apply_weights, version, partial(copy_weights, self.model, ready)))
+
+    def _pause(self, function: Callable[[], T]) -> T:
+        """Run a function between two steps, and count how long it kept the engine from sampling."""
+
+        def run() -> T:
+            began = time.perf_counter()
+            try:
+                return function()
+            finally:
+                self.paused_s += time.perf_counter() - began
+
+        return self._run_in_worker(run)
 
     def forget(self) -> None:
         """Drop every idle cache, so that later samples do not depend on earlier requests."""
@@ -207,7 +230,7 @@ class EmbeddedEngine:
 
     def fingerprint(self) -> str:
         """Compute the exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""
-        return self._run_in_worker(lambda: fingerprint_of(self.model.state_dict()))
+        return self._pause(lambda: fingerprint_of(self.model.state_dict()))
 
     def close(self) -> None:
         """Stop the worker; requests in flight fail with `EngineError`."""

@@ -38,19 +38,41 @@ def fingerprint_of(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype | 
     A trainer that keeps float32 weights for an engine that runs in bfloat16 publishes
     `fingerprint_of(state_dict, torch.bfloat16)`.
     """
+    return digest_marks(compute_marks(state_dict, dtype))
+
+
+def compute_marks(state_dict: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> dict[str, str]:
+    """A short text per tensor that tells its dtype, shape and contents: equal tensors have equal marks."""
     names = sorted(state_dict)
     tensors = [_cast_tensor(state_dict[name].detach(), dtype) for name in names]
     sums = _read_together([_compute_checksum(tensor) for tensor in tensors])
-    marks = {
+    return {
         name: f"{tensor.dtype}{tuple(tensor.shape)}{value}"
         for name, tensor, value in zip(names, tensors, sums, strict=True)
     }
-    digest = hashlib.blake2b(digest_size=16)
-    for name, mark in marks.items():
-        if name.endswith(_HEAD) and list(marks.values()).count(mark) > 1:
+
+
+def digest_marks(marks: Mapping[str, str]) -> str:
+    """The fingerprint of tensors with these marks."""
+    digest, listed = hashlib.blake2b(digest_size=16), list(marks.values())
+    for name in sorted(marks):
+        if name.endswith(_HEAD) and listed.count(marks[name]) > 1:
             continue
-        digest.update(f"{name}={mark};".encode())
+        digest.update(f"{name}={marks[name]};".encode())
     return digest.hexdigest()
+
+
+def is_head(name: str) -> bool:
+    """Whether this is the name of an output head, which may be tied to the input embedding."""
+    return name.endswith(_HEAD)
+
+
+def drop_tied_heads(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors without an output head that is another of them under a second name."""
+    kept = {name: tensor for name, tensor in weights.items() if not name.endswith(_HEAD)}
+    places = {(tensor.data_ptr(), tensor.shape) for tensor in kept.values()}
+    heads = {name: tensor for name, tensor in weights.items() if name.endswith(_HEAD)}
+    return kept | {n: head for n, head in heads.items() if (head.data_ptr(), head.shape) not in places}
 
 
 def _read_together(sums: list[torch.Tensor]) -> list[int]:
@@ -125,11 +147,16 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def check_weights(model: Any, new: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors to copy into the model, by name, in its dtypes; or raise `WeightsError`."""
+def check_weights(
+    model: Any, new: Mapping[str, torch.Tensor], *, is_partial: bool = False
+) -> dict[str, torch.Tensor]:
+    """Return the tensors to copy into the model, by name, in its dtypes; or raise `WeightsError`.
+
+    With `is_partial` tensors may be missing: the model keeps its own.
+    """
     own: dict[str, torch.Tensor] = model.state_dict()
     tied = {name for name in own if name.endswith(_HEAD) and model.config.tie_word_embeddings}
-    missing = sorted(set(own) - set(new) - tied)
+    missing = [] if is_partial else sorted(set(own) - set(new) - tied)
     unexpected = sorted(set(new) - set(own))
     if missing or unexpected:
         raise WeightsError(
@@ -152,8 +179,8 @@ def check_weights(model: Any, new: Mapping[str, torch.Tensor]) -> dict[str, torc
 def _check_tied(ready: dict[str, torch.Tensor], own: Mapping[str, torch.Tensor], tied: set[str]) -> None:
     """Check that a listed tied head equals the tensor it is tied to, and drop it: copying is redundant."""
     for name in tied & set(ready):
-        same = [n for n in ready if n != name and own[n].data_ptr() == own[name].data_ptr()]
-        if same and not torch.equal(ready[name], ready[same[0]].to(ready[name].device)):
+        same = [n for n in own if n != name and own[n].data_ptr() == own[name].data_ptr()]
+        if same and not torch.equal(ready[name], ready.get(same[0], own[same[0]]).to(ready[name].device)):
             raise WeightsError(f"{name} and {same[0]} are tied in this model, but the new weights differ")
         if same:
             del ready[name]
@@ -163,6 +190,8 @@ def _check_finite(ready: Mapping[str, torch.Tensor]) -> None:
     """Refuse NaN and infinity. All flags are read together: single reads would wait for the GPU."""
     floating = {name: tensor for name, tensor in ready.items() if tensor.is_floating_point()}
     flags = [torch.isfinite(tensor).all() for tensor in floating.values()]
+    if not flags:
+        return
     devices = {flag.device for flag in flags}
     good = torch.stack(flags) if len(devices) == 1 else torch.stack([flag.cpu() for flag in flags])
     if not bool(good.all()):

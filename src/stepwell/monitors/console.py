@@ -171,7 +171,7 @@ class ConsoleMonitor(Monitor):
             self._line_at_s = entry.time_s
             self._print_text(format_entry(entry, self._progress))
             if entry.kind == "update":
-                for group, figures in describe_workers(self._progress.now):
+                for group, figures in (*describe_workers(self._progress.now), *describe_sync(entry.values)):
                     self._print_text(f"{'':>8}  {group}  {figures}")
 
     def note(self, text: str) -> None:
@@ -248,6 +248,19 @@ def describe_workers(now: dict[str, float]) -> list[tuple[str, str]]:
     return lines
 
 
+def describe_sync(values: dict[str, float]) -> list[tuple[str, str]]:
+    """A line about the weights that went to generators: who waited for them, and what was sent."""
+    if "sync/sent_mb" not in values:
+        return []
+    return [
+        (
+            "weights",
+            f"trainer waited {values['sync/trainer_wait_s']:.2g} s, generators paused "
+            f"{values['sync/pause_max_s']:.2g} s, {values['sync/sent_mb']:,.1f} MB sent",
+        )
+    ]
+
+
 _GROUP_WORDS = {
     "episodes": "{:.0f} episodes",
     "queue": "{:.0f} waiting",
@@ -310,6 +323,7 @@ def _make_rows(progress: Progress, is_unicode: bool) -> list[tuple[str, list[Tex
         ("speed", _format_metrics(values, speed)),
         ("agent failed", [Text(failed, style="bold red")] if (failed := describe_failures(values)) else []),
         *((group, [Text(figures, style="bold")]) for group, figures in describe_workers(progress.now)),
+        *((name, [Text(figures, style="bold")]) for name, figures in describe_sync(progress.values)),
     ]
 
 

@@ -282,6 +282,35 @@ PANELS = (
         0.0,
     ),
     Panel(
+        "Seconds for new weights",
+        tuple(
+            f"sync/{name}_s" for name in ("trainer_wait", "snapshot", "pause_max", "pause_mean", "transfer")
+        ),
+        "How long the trainer waited, and how long generators could not sample: near 0 is good. While "
+        "weights are on the way nobody waits, but samples are of older ones.",
+        0.0,
+        labels={
+            "sync/trainer_wait_s": "trainer waits",
+            "sync/snapshot_s": "copy of the weights",
+            "sync/pause_max_s": "longest pause of a generator",
+            "sync/pause_mean_s": "mean pause",
+            "sync/transfer_s": "on the way",
+        },
+    ),
+    Panel(
+        "Weights sent, MB",
+        ("sync/sent_mb", "sync/weights_mb"),
+        "What went to all generators, beside one whole copy. With adapters it is a small part of it.",
+        0.0,
+        labels={"sync/sent_mb": "sent", "sync/weights_mb": "one copy"},
+    ),
+    Panel(
+        "Weights sent again",
+        ("sync/retries",),
+        "Transfers that were repeated, because bytes were damaged or a generator died. Good is 0.",
+        0.0,
+    ),
+    Panel(
         "Memory, MB",
         ("simulators/memory_mb", "generators/memory_mb", "trainers/memory_mb"),
         "Memory of each group of workers. A line that only rises is a leak.",

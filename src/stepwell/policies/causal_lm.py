@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from stepwell.config import PolicyConfig
 from stepwell.core import ConfigError, ContextLengthError, InputError, Step, TokenAction
+from stepwell.core.weight_parts import WeightParts
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
 from stepwell.packing.projection import project_scores
 from stepwell.policies import directory, fused_layers, lora
@@ -60,7 +61,7 @@ from stepwell.policies.policy_parts import (
 from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.policies.recompute import recompute_outputs
 from stepwell.policies.step_scorer import StepScorer, split_by_step
-from stepwell.policies.weight_loading import load_module_weights
+from stepwell.policies.weight_loading import list_parts, load_module_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 ATTENTIONS = ("auto", "tree", "replay")
@@ -305,6 +306,10 @@ class CausalLMPolicy(StepScorer[Packed]):
     def model_weights(self) -> dict[str, Tensor]:
         """Return the actor's weights under Hugging Face's names, adapters merged in: what an engine loads."""
         return lora.merge_weights(self.model) if self.adapters is not None else self.model.state_dict()
+
+    def weight_parts(self) -> WeightParts:
+        """Return the actor's weights with adapters as parts of their own: what generators are sent."""
+        return list_parts(self.model) if self.adapters is None else lora.split_weights(self.model)
 
     def save_pretrained(self, path: str | Path, *, merge_lora: bool = False) -> None:
         """Write a directory that `AutoModelForCausalLM` and `from_pretrained` open, all or nothing.

@@ -14,6 +14,7 @@ import torch
 
 from stepwell.config import LoraConfig
 from stepwell.core import ConfigError, ModelError
+from stepwell.core.weight_parts import Adapter, WeightParts
 
 
 def to_peft_fields(config: LoraConfig) -> dict[str, Any]:
@@ -74,19 +75,54 @@ def _widen_adapters(wrapper: Any, dtype: torch.dtype) -> Any:
 
 def merge_weights(model: Any) -> dict[str, torch.Tensor]:
     """Return the model's weights under their plain names, adapters merged in; the model is unchanged."""
-    layers = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
+    layers = _find_layers(model)
+    weights = _list_base_weights(model, layers)
+    for owner, layer in layers.items():
+        name = f"{owner}.weight"
+        for adapter in layer.active_adapters:
+            weights[name] = weights[name] + layer.get_delta_weight(adapter).to(weights[name].dtype)
+    return weights
+
+
+def split_weights(model: Any) -> WeightParts:
+    """Return the model's weights under their plain names, with the adapters as parts of their own.
+
+    Adapters other than one plain low-rank matrix per layer are merged in instead.
+    """
+    layers = _find_layers(model)
+    if not all(_is_plain_layer(layer) for layer in layers.values()):
+        return WeightParts(merge_weights(model))
+    tensors, adapters = _list_base_weights(model, layers), {}
+    frozen = frozenset(tensors) - {name for name, one in model.named_parameters() if one.requires_grad}
+    for owner, layer in layers.items():
+        (active,) = layer.active_adapters
+        adapter = Adapter(f"{owner}.lora_A.weight", f"{owner}.lora_B.weight", float(layer.scaling[active]))
+        adapters[f"{owner}.weight"] = adapter
+        tensors[adapter.down] = layer.lora_A[active].weight.detach()
+        tensors[adapter.up] = layer.lora_B[active].weight.detach()
+    return WeightParts(tensors, adapters, frozen)
+
+
+def _find_layers(model: Any) -> dict[str, Any]:
+    return {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
+
+
+def _list_base_weights(model: Any, layers: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The weights beneath the adapters, under their plain names."""
     weights: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():
         owner = next((layer for layer in layers if name.startswith(layer + ".")), None)
         if owner is None:
             weights[name] = tensor
-            continue
-        inner = name[len(owner) + 1 :]
-        if not inner.startswith("base_layer."):
-            continue
-        plain = inner.removeprefix("base_layer.")
-        if plain == "weight":
-            for adapter in layers[owner].active_adapters:
-                tensor = tensor + layers[owner].get_delta_weight(adapter).to(tensor.dtype)
-        weights[f"{owner}.{plain}"] = tensor
+        elif (inner := name[len(owner) + 1 :]).startswith("base_layer."):
+            weights[f"{owner}.{inner.removeprefix('base_layer.')}"] = tensor
     return weights
+
+
+def _is_plain_layer(layer: Any) -> bool:
+    if len(layer.active_adapters) != 1 or getattr(layer, "fan_in_fan_out", False):
+        return False
+    (active,) = layer.active_adapters
+    is_linear = active in getattr(layer, "lora_A", {}) and isinstance(layer.get_base_layer(), torch.nn.Linear)
+    has_bias = is_linear and layer.lora_B[active].bias is not None
+    return is_linear and not has_bias and not getattr(layer, "use_dora", {}).get(active, False)

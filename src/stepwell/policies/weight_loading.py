@@ -1,10 +1,11 @@
-"""Loads the weights of a module as a whole, or refuses them."""
+"""Loads the weights of a module as a whole, or refuses them; lists them as parts."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from stepwell.core import WeightsError
+from stepwell.core.weight_parts import WeightParts
 
 
 def load_module_weights(module: nn.Module, weights: dict[str, Tensor], must_share: str) -> None:
@@ -18,3 +19,9 @@ def load_module_weights(module: nn.Module, weights: dict[str, Tensor], must_shar
             f"load weights saved from the same {must_share}"
         )
     module.load_state_dict(weights)
+
+
+def list_parts(model: nn.Module) -> WeightParts:
+    """The weights of a model without adapters, and which of them are never trained."""
+    frozen = frozenset(name for name, one in model.named_parameters() if not one.requires_grad)
+    return WeightParts(model.state_dict(), frozen=frozen)

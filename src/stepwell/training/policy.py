@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from stepwell.core import Step
 from stepwell.core.arrays import FloatArray
+from stepwell.core.weight_parts import WeightParts
 from stepwell.packing import Outputs
 
 
@@ -68,6 +69,10 @@ class Policy(Protocol):
 
     def model_weights(self) -> dict[str, Tensor]:
         """What an engine loads."""
+        ...
+
+    def weight_parts(self) -> WeightParts:
+        """The same as parts: adapters apart, and what is never trained."""
         ...
 
     def save_pretrained(self, path: str | Path) -> None:

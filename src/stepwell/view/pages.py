@@ -24,7 +24,16 @@ from stepwell.view.tree_chart import build_batch_tree, draw_batch_tree
 
 Page = tuple[str, dict[str, Any]]
 RunPage = Callable[[ViewedRun, Any], Page]
-_PIPELINE = ("simulators/", "generators/", "trainers/", "staleness/", "time/", "episodes/", "infra_errors")
+_PIPELINE = (
+    "simulators/",
+    "generators/",
+    "trainers/",
+    "staleness/",
+    "sync/",
+    "time/",
+    "episodes/",
+    "infra_errors",
+)
 _TREE_TRAJECTORIES = 32
 _MAX_EVENTS = 200
 _MAX_DRAWN = 24

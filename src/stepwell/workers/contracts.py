@@ -19,12 +19,13 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stepwell.core import Request, Sampled, Task, WorkerError
 from stepwell.core.frames import Frame
+from stepwell.core.weight_parts import Adapter
 from stepwell.envs.turns import Turn
 
 
@@ -72,8 +73,40 @@ class Simulator(Worker, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    """What a generator says of weights that it has taken.
+
+    `is_merged`: the fingerprint is that of whole weights, not of their parts.
+    """
+
+    fingerprint: str
+    paused_s: float  # in which it could not sample
+    num_bytes: int
+    is_merged: bool = False
+
+
+class WeightVersion(Protocol):
+    """The weights of one version as parts that do not change (`weight_snapshots.py`)."""
+
+    version: int
+    adapters: dict[str, Adapter]
+    marks: dict[str, str]
+
+    def list_buckets(self, names: Iterable[str]) -> Sequence[Any]:
+        """The bytes of these parts, in buckets of a set size."""
+        ...
+
+    def merge_weights(self) -> Mapping[str, Any]:
+        """Whole weights under plain names."""
+        ...
+
+
 class Generator(Worker, Protocol):
-    """Samples with its own copy of the policy."""
+    """Samples with its own copy of the policy.
+
+    One that can take weights while it samples also has `sync_weights(WeightVersion) -> SyncAnswer`.
+    """
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         """One sample per request, in order."""

@@ -1,22 +1,28 @@
 """A generator in a process of its own, on this machine or, with a `launcher`, elsewhere.
 
-The parent keeps a copy of the weights that were published last, one for all generators of a run. A restarted
-worker gets them before its first call, so that a crash never takes the policy back to an earlier version.
+    load_weights(version, weights)   whole weights in one message; whoever calls waits
+    sync_weights(snapshot)           what it lacks of a snapshot, bucket by bucket, while it samples
+
+The parent keeps the weights that were published last: a snapshot, or one copy for all generators of a run. A
+restarted worker gets them before its first call, so that a crash never takes the policy back to an earlier
+version.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from stepwell.core import JSON, StepwellError, WorkerError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import Frame
 from stepwell.workers.clients import GeneratorClient
-from stepwell.workers.contracts import WorkerLink
-from stepwell.workers.weight_bytes import copy_arrays
+from stepwell.workers.contracts import SyncAnswer, WeightVersion, WorkerLink
+from stepwell.workers.weight_bytes import copy_arrays, pack_weights
 from stepwell.workers.worker_process import WorkerProcess
+
+SendFrame = Callable[[Frame], Awaitable[Frame]]
 
 
 class ProcessGenerator(GeneratorClient):
@@ -37,8 +43,12 @@ class ProcessGenerator(GeneratorClient):
         timeout_s: float | None = None,
         **process: Any,
     ) -> None:
-        worker = GeneratorProcess(name, factory, settings, num_threads=num_threads, **process)
-        super().__init__(worker, timeout_s)
+        self._worker = GeneratorProcess(name, factory, settings, num_threads=num_threads, **process)
+        super().__init__(self._worker, timeout_s)
+
+    async def sync_weights(self, snapshot: WeightVersion) -> SyncAnswer:
+        """Take what it lacks of a snapshot, and go on sampling meanwhile."""
+        return await self._worker.sync_weights(snapshot)
 
 
 class GeneratorProcess(WorkerProcess):
@@ -49,7 +59,7 @@ class GeneratorProcess(WorkerProcess):
     ) -> None:
         built_from: dict[str, JSON] = {"factory": factory, "settings": dict(settings or {})}
         super().__init__(name, "generator", built_from, on_start=self._restore_weights, **process)
-        self._published: Frame | None = None
+        self._published: Frame | WeightVersion | None = None
         self._fingerprint: str | None = None  # of the published weights; None while unknown
 
     async def call(
@@ -75,12 +85,46 @@ class GeneratorProcess(WorkerProcess):
         self._fingerprint = answer.header["fingerprint"]
         return answer
 
+    async def sync_weights(self, snapshot: WeightVersion) -> SyncAnswer:
+        """Send what the worker lacks. One that is restarted meanwhile gets the same snapshot."""
+        self._published, self._fingerprint = snapshot, None
+        answer = await send_snapshot(self._call_frame, snapshot)
+        self._fingerprint = answer.fingerprint
+        return answer
+
+    async def _call_frame(self, frame: Frame) -> Frame:
+        return await super().call(frame.op, frame.header, frame.arrays)
+
     async def _restore_weights(self, connection: WorkerLink) -> None:
-        if self._published is None:
+        published = self._published
+        if published is None:
             return
-        answer = await connection.call(self._published)
-        found = answer.header["fingerprint"]
-        if self._fingerprint not in (None, found):
+        if isinstance(published, Frame):
+            found = (await connection.call(published)).header["fingerprint"]
+        else:
+            found = (await send_snapshot(connection.call, published)).fingerprint
+        if published is self._published and self._fingerprint not in (None, found):
             raise WorkerError(
                 f"after a restart its weights have the fingerprint {found}, not {self._fingerprint}"
             )
+
+
+async def send_snapshot(call: SendFrame, snapshot: WeightVersion) -> SyncAnswer:
+    """Send a generator what it lacks of a snapshot, one bucket after the other, or whole weights."""
+    adapters = {name: [one.down, one.up, one.scale] for name, one in snapshot.adapters.items()}
+    version = {"version": snapshot.version}
+    begun = await call(Frame("begin_weights", version | {"marks": snapshot.marks, "adapters": adapters}))
+    lacking = begun.header["lacking"]
+    if lacking is None:
+        weights = await asyncio.to_thread(snapshot.merge_weights)
+        header, arrays = await asyncio.to_thread(pack_weights, weights)
+        loaded = await call(Frame("load_weights", version | header, arrays))
+        num_bytes, is_merged = sum(array.nbytes for array in arrays), True
+    else:
+        buckets = await asyncio.to_thread(snapshot.list_buckets, lacking)
+        for bucket in buckets:
+            await call(Frame("add_weights", version | {"pieces": bucket.pieces}, bucket.arrays))
+        loaded = await call(Frame("swap_weights", version))
+        num_bytes, is_merged = sum(bucket.num_bytes for bucket in buckets), False
+    found = loaded.header
+    return SyncAnswer(found["fingerprint"], float(found.get("paused_s", 0.0)), num_bytes, is_merged)

@@ -4,6 +4,8 @@
                                          many calls at once, one turn at a time in each environment
     generator   generate, forget         many at once, as the engine batches them
                 load_weights             in order, while pending requests continue if the engine can
+                begin_weights, add_weights, swap_weights
+                                         the same in pieces, beside the requests (`weight_receiver.py`)
 
 `progress` is called whenever work was done (in a simulator, after every environment), so that a slow batch
 does not look like a hang.
@@ -12,6 +14,7 @@ does not look like a hang.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -31,6 +34,7 @@ from stepwell.envs.codecs import (
 from stepwell.workers.weight_bytes import unpack_weights
 
 Progress = Callable[[], None]
+_WEIGHT_OPS = ("load_weights", "begin_weights", "add_weights", "swap_weights")
 
 
 class Engine(Protocol):
@@ -103,25 +107,47 @@ class GeneratorHost:
         self._engine = engine
         self._progress = progress
         self._loading = asyncio.Lock()
+        from stepwell.workers.weight_receiver import WeightReceiver  # imports torch: simulators do not
+
+        self._receiver = WeightReceiver(engine)
 
     async def answer_call(self, frame: Frame) -> Frame:
         """The answer to a call. Errors are raised."""
         if frame.op == "generate":
             samples = await self._engine.generate(unpack_requests(frame.header, frame.arrays))
             return Frame("samples", *pack_samples(samples))
-        if frame.op == "load_weights":
+        if frame.op in _WEIGHT_OPS:
             async with self._loading:  # in order of arrival
-                return Frame("loaded", {"fingerprint": await asyncio.to_thread(self._load_weights, frame)})
+                return await asyncio.to_thread(getattr(self, f"_{frame.op}"), frame)
         if frame.op == "forget":
             await asyncio.to_thread(self._engine.forget)
             return Frame("forgotten")
-        raise InputError(f"a generator knows generate, load_weights and forget, not {frame.op!r}")
+        raise InputError(f"a generator knows generate, forget and {', '.join(_WEIGHT_OPS)}, not {frame.op!r}")
 
-    def _load_weights(self, frame: Frame) -> str:
+    def _load_weights(self, frame: Frame) -> Frame:
         weights = unpack_weights(frame.header, frame.arrays)
+        self._receiver.forget_parts()
+        began, paused_s = time.perf_counter(), getattr(self._engine, "paused_s", None)
         self._engine.load_weights(int(frame.header["version"]), weights)
         self._progress()
-        return self._engine.fingerprint()
+        found = self._engine.fingerprint()
+        loaded_s = time.perf_counter() - began
+        after_s = getattr(self._engine, "paused_s", None)  # an engine that does not say may pause all along
+        paused_s = loaded_s if paused_s is None or after_s is None else after_s - paused_s
+        return Frame("loaded", {"fingerprint": found, "paused_s": paused_s})
+
+    def _begin_weights(self, frame: Frame) -> Frame:
+        return Frame("begun", {"lacking": self._receiver.begin(frame.header)})
+
+    def _add_weights(self, frame: Frame) -> Frame:
+        self._receiver.add_bucket(frame.header, frame.arrays)
+        self._progress()
+        return Frame("added")
+
+    def _swap_weights(self, frame: Frame) -> Frame:
+        found = self._receiver.swap(frame.header)
+        self._progress()
+        return Frame("loaded", found)
 
 
 def build_engine(factory: str, settings: dict[str, JSON]) -> Engine:

@@ -15,7 +15,9 @@ from stepwell.core import Request, Sampled, Task
 from stepwell.envs.async_batch import AsyncEnvBatch
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.turns import Turn
-from stepwell.workers.contracts import WorkerHealth
+from stepwell.workers.contracts import SyncAnswer, WeightVersion, WorkerHealth
+from stepwell.workers.generator import send_snapshot
+from stepwell.workers.hosts import GeneratorHost
 
 T = TypeVar("T")
 
@@ -88,6 +90,7 @@ class LocalGenerator(_LocalWorker):
     def __init__(self, name: str, engine: LocalEngine) -> None:
         super().__init__(name)
         self.engine = engine
+        self._host = GeneratorHost(engine, lambda: None)
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         return await self.engine.generate(requests)
@@ -98,6 +101,10 @@ class LocalGenerator(_LocalWorker):
             return self.engine.fingerprint()
 
         return await self._run_in_thread(load)
+
+    async def sync_weights(self, snapshot: WeightVersion) -> SyncAnswer:
+        """Take what it lacks of a snapshot, and go on sampling meanwhile."""
+        return await send_snapshot(self._host.answer_call, snapshot)
 
     async def forget(self) -> None:
         await self._run_in_thread(self.engine.forget)

@@ -59,7 +59,8 @@ class TakenGroups:
 class GroupBuffer:
     """Groups that were begun and not used yet.
 
-    `version` is that of the generators' weights. `num_taken` counts the updates that got their groups, also
+    `version` is that of the generators' weights; `awaited_version` that of weights on their way, for which
+    groups wait in every mode but `stream`. `num_taken` counts the updates that got their groups, also
     those before a resume. `is_wanted`: the trainer waits.
     """
 
@@ -71,6 +72,7 @@ class GroupBuffer:
     num_updates: int | None = None
     num_taken: int = 0
     version: int = 0
+    awaited_version: int = 0
     is_wanted: bool = False
     num_open: int = 0
     ready: list[PlayedGroup] = field(default_factory=list)
@@ -84,6 +86,8 @@ class GroupBuffer:
             return False
         if self.mode == "stream":
             return True
+        if self.version < self.awaited_version:
+            return False
         epoch = learnt_at // self.rollout_epochs
         if self.mode == "train_async":
             return epoch <= math.ceil(self.num_taken / self.rollout_epochs)

@@ -81,14 +81,14 @@ def unpack_weights(header: Header, arrays: Sequence[AnyArray]) -> dict[str, Any]
         if len(named) != len(arrays):
             raise EncodingError(f"{len(arrays)} arrays for {len(named)} weights")
         return {
-            name: _build_tensor(kind, shape, raw)
+            name: build_tensor(kind, shape, raw)
             for (name, kind, shape), raw in zip(named, arrays, strict=True)
         }
     except (KeyError, TypeError, ValueError) as error:
         raise EncodingError(f"the frame does not hold the weights it should: {error!r}") from error
 
 
-def _build_tensor(kind: str, shape: Sequence[int], raw: AnyArray) -> Any:
+def build_tensor(kind: str, shape: Sequence[int], raw: AnyArray) -> Any:
     import torch
 
     dtype = getattr(torch, kind, None)

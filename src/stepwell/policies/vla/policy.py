@@ -44,6 +44,7 @@ from stepwell.core import (
     Step,
 )
 from stepwell.core.renamed import renamed_members
+from stepwell.core.weight_parts import WeightParts
 from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, pack_arrays
 from stepwell.packing.arrays import stack_states
 from stepwell.policies.atomic_directory import write_directory_atomically
@@ -53,7 +54,7 @@ from stepwell.policies.vla.encoder import Encoder
 from stepwell.policies.vla.heads import FlowHead
 from stepwell.policies.vla.inputs import VLAInputs, get_inputs
 from stepwell.policies.vla.model import VLAModel, VLAShape
-from stepwell.policies.weight_loading import load_module_weights
+from stepwell.policies.weight_loading import list_parts, load_module_weights
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CRITIC_FILE = "critic.safetensors"
@@ -276,6 +277,10 @@ class VLAPolicy(StepScorer[PackedArrays]):
     def model_weights(self) -> dict[str, Tensor]:
         """The actor's weights, as engines load them."""
         return self.model.state_dict()
+
+    def weight_parts(self) -> WeightParts:
+        """The same, and which of them are never trained."""
+        return list_parts(self.model)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a directory that `from_pretrained` opens, atomically."""

@@ -6,11 +6,12 @@ EpisodeRunner ─┬─ LocalRunner    engine and rollout in this process
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stepwell.core import SamplingParams, WeightsError
+from stepwell.core.weight_parts import WeightParts
 from stepwell.rollout import Job, Rollout, RolloutResult
 
 if TYPE_CHECKING:
@@ -19,7 +20,17 @@ if TYPE_CHECKING:
     from stepwell.engines import ArrayEngine, EmbeddedEngine
     from stepwell.runs.build.agent_rollout import AgentRollout
 
-Weights = Callable[[], Mapping[str, Any]]
+
+class WeightSource(Protocol):
+    """A policy, as far as its weights are published."""
+
+    def model_weights(self) -> Mapping[str, Any]:
+        """What an engine loads."""
+        ...
+
+    def weight_parts(self) -> WeightParts:
+        """The same as parts."""
+        ...
 
 
 class EpisodeRunner(Protocol):
@@ -36,7 +47,7 @@ class EpisodeRunner(Protocol):
         """Play every job."""
         ...
 
-    def publish(self, version: int, weights: Weights) -> str | None:
+    def publish(self, version: int, policy: WeightSource) -> str | None:
         """Load new weights; returns their fingerprint, or None if they are loaded later."""
         ...
 
@@ -63,11 +74,11 @@ class LocalRunner:
     ) -> RolloutResult:
         return self.rollout.run(jobs, params, retries=retries, timeout_s=timeout_s)
 
-    def publish(self, version: int, weights: Weights) -> str:
+    def publish(self, version: int, policy: WeightSource) -> str:
         """Load the weights at once; the engine must report the fingerprint of what it was given."""
         from stepwell.engines import fingerprint_of  # imports torch
 
-        tensors = weights()
+        tensors = policy.model_weights()
         published = fingerprint_of(tensors, self.dtype)
         self.engine.load_weights(version, tensors)
         check_fingerprint(version, published, self.engine.fingerprint(), "the engine")

@@ -10,8 +10,9 @@ trainer's weights before its first request. A user's own agent plays through the
 then there are generators only.
 
 Invariants
-* Weights go to all generators every `sync_interval` updates and before an evaluation. Each generator must
-  report the fingerprint of what was published. Requests under way continue meanwhile.
+* Weights go to all generators every `sync_interval` updates and before an evaluation, while trainer and
+  generators go on (`weight_publisher.py`). Episodes under way go on too; new groups begin with the older
+  weights in mode `stream` only, and wait for the newer ones in the others.
 * `close` ends everything that was started, whatever state it is in.
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,11 +31,11 @@ import torch
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, SamplingParams, WorkerError
-from stepwell.engines import fingerprint_of
+from stepwell.core import ConfigError, SamplingParams
 from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
-from stepwell.runs.build.runner import Weights, check_fingerprint
+from stepwell.runs.build.runner import WeightSource
+from stepwell.runs.build.weight_publisher import WeightPublisher
 from stepwell.runs.build.worker_builder import WorkerBuilder, check_backend
 from stepwell.workers.busy_times import BusySnapshot, BusyTimes
 from stepwell.workers.contracts import Generator, Simulator
@@ -45,14 +46,12 @@ from stepwell.workers.shards import find_shard_rule, load_user_function
 from stepwell.workers.staleness import check_staleness
 from stepwell.workers.stream import GroupStream
 from stepwell.workers.tuning import QueueSettings, Tuner, tune_queue
-from stepwell.workers.weight_bytes import PackedWeights
 
 if TYPE_CHECKING:
     from stepwell.runs.build.agent_driver import AgentDriver
 
 T = TypeVar("T")
 TRAINER = "trainer"
-_PUBLISH_TRIES = 3
 
 
 def check_workers(config: RunConfig) -> DevicePlacement:
@@ -136,7 +135,6 @@ class WorkerGroups:
     stream: GroupStream = field(default_factory=GroupStream)
     spans: BusyTimes = field(default_factory=BusyTimes)
     on_figures: Callable[[dict[str, float]], None] | None = None
-    version: int = -1  # of the generators' weights
 
     def __post_init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -150,7 +148,7 @@ class WorkerGroups:
         self._reporting: asyncio.Task[None] | None = None
         self._tuning: asyncio.Task[None] | None = None
         self.tuner: Tuner | None = None
-        self._newest: tuple[int, Weights] | None = None
+        self._newest: tuple[int, WeightSource] | None = None
         self.spans.register("trainers", TRAINER)
 
     @classmethod
@@ -182,6 +180,14 @@ class WorkerGroups:
             priority=load_user_function(priority, "workers.generators.priority") if priority else None,
             max_inflight=inflight,
             busy_times=self.spans,
+        )
+        self.publisher = WeightPublisher(
+            self._generators,
+            self.dtype,
+            lambda work: asyncio.run_coroutine_threadsafe(work, self._loop),
+            bucket_mb=self.config.workers.sync_bucket_mb,
+            on_version=self.stream.note_published,
+            watch_task=self.stream.watch_task,
         )
         lock_step = self.config.workers.mode == "sync"
         self.driver = await self._make_driver(lock_step)
@@ -218,40 +224,26 @@ class WorkerGroups:
         self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
     ) -> RolloutResult:
         """Play every job with the newest weights, beside the training episodes."""
-        if self._newest is not None and self._newest[0] > self.version:
-            self._send_weights(*self._newest)
+        if self._newest is not None and self._newest[0] > self.publisher.newest:
+            self.publisher.publish(*self._newest)
+        self.publisher.finish()
         return self.call(self.stream.play_jobs(jobs, params, retries=retries, timeout_s=timeout_s))
 
-    def publish(self, version: int, weights: Weights) -> str | None:
-        """Send weights to the generators if they are due; returns their fingerprint, or None."""
+    def publish(self, version: int, policy: WeightSource) -> None:
+        """Send weights to the generators if they are due. They take them while the trainer goes on."""
         self.mark_training(False)
-        self._newest = version, weights
-        if version % self.config.workers.sync_interval and self.version >= 0:
-            return None
-        return self._send_weights(version, weights)
+        self._newest = version, policy
+        if version % self.config.workers.sync_interval == 0 or self.publisher.newest < 0:
+            if self.stream.buffer is not None:
+                self.stream.buffer.awaited_version = version
+            self.publisher.publish(version, policy)
+        if self.config.workers.weight_sync == "blocking":
+            self.publisher.finish()
 
-    def _send_weights(self, version: int, weights: Weights) -> str:
-        tensors = weights()
-        published = fingerprint_of(tensors, self.dtype)
-        for found in self.call(self._load_all(version, tensors)):
-            check_fingerprint(version, published, found, "a generator")
-        self.version = version
-        self._loop.call_soon_threadsafe(self.stream.note_published, version)
-        return published
-
-    async def _load_all(self, version: int, weights: Mapping[str, Any]) -> list[str]:
-        shared = PackedWeights(weights)
-
-        async def load(generator: Generator) -> str:
-            for attempt in range(_PUBLISH_TRIES):
-                try:
-                    return await generator.load_weights(version, shared)
-                except WorkerError:  # it died while loading; its successor is being started
-                    if attempt == _PUBLISH_TRIES - 1:
-                        raise
-            raise AssertionError
-
-        return list(await asyncio.gather(*(load(generator) for generator in self._generators)))
+    def await_weights(self) -> None:
+        """Wait for published weights before the next batch, unless episodes go on while weights travel."""
+        if self.config.workers.mode in ("sync", "rollout_async"):
+            self.publisher.finish()
 
     def forget(self) -> None:
         """Drop the generators' caches."""
@@ -333,6 +325,7 @@ class WorkerGroups:
 
     def drain(self) -> int:
         """Start no new episodes and store finished ones; returns the number of unfinished ones."""
+        self.publisher.finish()
         self.call(self.stream.close())
         return self.driver.counts.num_abandoned
 

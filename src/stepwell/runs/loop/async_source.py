@@ -88,11 +88,14 @@ class StreamedSource:
         if self._totals is None:
             self._start_stream()
         try:
+            self.workers.await_weights()
             taken = self.workers.call(self._next_groups(), self.should_stop)
         except CancelledError:
             return None
         self._taken += [group.name for group in (*taken.groups, *taken.dropped)]
         trajectories = [trajectory for group in taken.groups for trajectory in group.trajectories]
+        steps = [step for trajectory in trajectories for step in trajectory.steps]
+        self.workers.publisher.await_version(max((s.policy_version.last for s in steps), default=-1))
         metrics = self._update_metrics(update, taken)
         for restart in self.workers.take_restarts():
             self.note(restart)
@@ -108,12 +111,13 @@ class StreamedSource:
         """Let episodes start: the generators have their weights now."""
         stream, train = self.workers.stream, self.config.train
         self._totals = self._count_totals()
+        self.workers.publisher.finish()
 
         def begin() -> None:
             stream.params = self.components.sampling_params(self.config.sampling.temperature)
             stream.timeout_s, stream.retries = train.episode_timeout_s, train.max_env_retries
             stream.store = self._store_async
-            self.buffer.version = self.workers.version
+            self.buffer.version = self.workers.publisher.version
             stream.buffer, stream.make_group = self.buffer, self.jobs
             for jobs, found in self._cut_short:
                 stream.resume_group(jobs, found)
@@ -220,6 +224,7 @@ class StreamedSource:
         newest = describe_phase(self.feed, max(updates, default=update))
         return (
             self.workers.figures(before.mark, now.mark)
+            | self.workers.publisher.take_metrics()
             | newest
             | {
                 "staleness/mean": float(np.mean(behind)),

@@ -343,8 +343,11 @@ class TrainingLoop:
         """Start no new episodes; keep finished ones, and count the others as not played."""
         if self.workers is not None and self.workers.tuner is not None:
             self.monitor.note(self.workers.tuner.describe())
-        if self.workers is not None and (num_left := self.workers.drain()):
+        if self.workers is None:
+            return
+        if num_left := self.workers.drain():
             self.monitor.note(f"{num_left} episodes were under way at the end and count as not played")
+        self._note_versions()
 
     def _make_source(self) -> Source:
         return choose_source(
@@ -357,10 +360,18 @@ class TrainingLoop:
         )
 
     def _publish(self) -> None:
-        """Send the weights to the engine or the generators, which must report their fingerprint."""
-        published = self.runner.publish(self.state.update, self.components.policy.model_weights)
-        if self._source.is_fresh and published is not None:
+        """Give the weights to the engine, or to the generators, which may take them later."""
+        published = self.runner.publish(self.state.update, self.components.policy)
+        if self.workers is not None:
+            self._note_versions()
+        elif self._source.is_fresh and published is not None:
             self.components.pool.publish_version(self.state.update, published, {"run": self._run_name})
+
+    def _note_versions(self) -> None:
+        """Write down the versions that all generators have by now."""
+        assert self.workers is not None
+        for version, fingerprint in self.workers.publisher.take_versions():
+            self.components.pool.publish_version(version, fingerprint, {"run": self._run_name})
 
     def _evaluate(self) -> EvalResult | None:
         config = self.config.eval

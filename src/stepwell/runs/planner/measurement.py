@@ -221,12 +221,13 @@ class ProfileMeasurement:
         )
 
     def _time_weights(self, components: Components) -> WeightTimes:
-        tensors = components.policy.model_weights()
+        policy = components.policy
+        tensors = policy.model_weights()
         num_bytes = float(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
         calls = TimedCalls(self._on_cores)
         for version in (1, 2):
             calls.calls.clear()
-            calls.run(1, partial(components.runner.publish, version, lambda: tensors))
+            calls.run(1, partial(components.runner.publish, version, policy))
         return WeightTimes(num_bytes=num_bytes, load_s=calls.total_s)
 
     def _build_profile(
