@@ -286,8 +286,8 @@ PANELS = (
         tuple(
             f"sync/{name}_s" for name in ("trainer_wait", "snapshot", "pause_max", "pause_mean", "transfer")
         ),
-        "How long the trainer waited, and how long generators could not sample: near 0 is good. While "
-        "weights are on the way nobody waits, but samples are of older ones.",
+        "How long the trainer waited, and how long generators could not sample: near 0 is good. On the "
+        "way nobody waits, but samples are of older weights.",
         0.0,
         labels={
             "sync/trainer_wait_s": "trainer waits",
