@@ -44,15 +44,16 @@ class Countdown(gymnasium.Env):
         return np.full((2, 2, 3), 7, np.uint8)
 
 
-class Numbers(gymnasium.Env):
-    """Refuses: its actions are real numbers."""
+class Switches(gymnasium.Env):
+    """Refused: its actions are several switches at once."""
 
-    action_space = observation_space = spaces.Box(-1, 1, (1,))
+    action_space = spaces.MultiBinary(3)
+    observation_space = spaces.Box(-1, 1, (1,))
 
 
 @pytest.fixture(autouse=True)
 def registered() -> Any:
-    ids = {"Countdown-v0": Countdown, "Numbers-v0": Numbers}
+    ids = {"Countdown-v0": Countdown, "Switches-v0": Switches}
     for name, kind in ids.items():
         gymnasium.register(name, entry_point=kind, max_episode_steps=12)
     yield
@@ -156,7 +157,7 @@ def test_a_task_is_a_seed_with_how_the_environment_is_made() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "problem"),
     [
-        ("gymnasium:Numbers-v0", {}, "only Discrete and Text can be used"),
+        ("gymnasium:Switches-v0", {}, "only Discrete, Text and Box can be used"),
         ("gymnasium:NoSuchThing-v0", {}, "doesn't exist"),
         ("gymnasium:", {}, "env.name"),
         ("gymnasium:CartPole-v1", {"kwargs": {"nonsense": 1}}, "nonsense"),

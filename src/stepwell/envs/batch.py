@@ -7,7 +7,7 @@ its next reset. The same holds for one that calls `sys.exit`. Mistakes of the ca
 The environments run one after the other in the caller's thread: a batch belongs to one thread at a time.
 Environments that wait (`Env.waits`) are stepped concurrently (`waiting.py`): a turn of the batch takes as
 long as its slowest environment, and calls on different environments may overlap. The turns are the same, in
-the same order.
+the same order. Environments of a vectorised simulator (`Env.is_vector`) are its places and move together.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from stepwell.core import InputError, Task
 from stepwell.envs.base import Env
 from stepwell.envs.registry import find_env_type, make_env
 from stepwell.envs.robots.base import RobotEnv
+from stepwell.envs.robots.vector import VectorRobotEnv, reset_together, step_together
 from stepwell.envs.turns import (
     Turn,
     make_failed_turn,
@@ -56,7 +57,10 @@ class EnvBatch:
         kind, make = find_env_type(name), partial(make_env, name, options)
         self._waiting: WaitingEnvs | None = make_waiting_envs(kind, name, make, size) if kind.waits else None
         self.envs: list[Env] = [make() for _ in range(size)] if self._waiting is None else self._waiting.envs
-        for env in self.envs[1:] if self._waiting is None else ():
+        self._is_vector = issubclass(kind, VectorRobotEnv) and self._waiting is None
+        if issubclass(kind, VectorRobotEnv) and self._is_vector:
+            kind.join_places(self.envs)  # type: ignore[arg-type]
+        for env in self.envs[1:] if self._waiting is None and not self._is_vector else ():
             if isinstance(env, RobotEnv):
                 env.share(self.envs[0])
 
@@ -82,6 +86,9 @@ class EnvBatch:
         if self._waiting is not None:
             return _collect_turns(self.start_reset(tasks, indices, seeds, with_state=with_state), progress)
         self._check_indices(indices, len(tasks), "tasks")
+        if self._is_vector:
+            turns = reset_together(self._select(indices), tasks, _fill_seeds(seeds, len(tasks)))
+            return self._end_call(indices, turns, with_state, progress)
         turns = []
         for index, task, seed in zip(indices, tasks, _fill_seeds(seeds, len(tasks)), strict=True):
             try:
@@ -105,6 +112,9 @@ class EnvBatch:
         if self._waiting is not None:
             return _collect_turns(self.start_step(indices, actions, with_state=with_state), progress)
         self._check_indices(indices, len(actions), "action lists")
+        if self._is_vector:
+            turns = step_together(self._select(indices), actions)
+            return self._end_call(indices, turns, with_state, progress)
         turns = []
         for index, acts in zip(indices, actions, strict=True):
             try:
@@ -146,6 +156,17 @@ class EnvBatch:
     def ask(self, index: int, question: Callable[[Any], T]) -> T:
         """The answer of one environment to anything but a turn, asked in the thread where it lives."""
         return question(self.envs[index]) if self._waiting is None else self._waiting.ask(index, question)
+
+    def _select(self, indices: Sequence[int]) -> list[VectorRobotEnv]:
+        return [self.envs[index] for index in indices]  # type: ignore[misc]
+
+    def _end_call(
+        self, indices: Sequence[int], turns: list[Turn], with_state: bool, progress: Callable[[], None]
+    ) -> list[Turn]:
+        progress()
+        if with_state:
+            self._add_states(indices, turns)
+        return turns
 
     def _add_states(self, indices: Sequence[int], turns: Sequence[Turn]) -> None:
         for index, turn in zip(indices, turns, strict=True):

@@ -2,6 +2,7 @@
 
     env.name = "gymnasium:CartPole-v1"
 
+One with continuous actions is a robot's environment (`robots/gymnasium_robot.py`).
 Discrete actions are named by their numbers, or by `action_names`. Observations are written in a
 short readable form (numbers rounded, one line per entry of a dict) or shown as images. A task is
 a seed: the same seed and actions give the same episode, as far as that environment keeps its word.
@@ -15,6 +16,7 @@ Invariants
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal
@@ -26,6 +28,8 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, ConfigError, EnvDescription, Observation, Task
 from stepwell.envs.base import NOTHING, Effect, Env
 from stepwell.envs.options import declare_host_option
+from stepwell.envs.robots.base import RobotEnv
+from stepwell.envs.robots.gymnasium_robot import make_robot_type
 from stepwell.envs.tiles import Image
 
 DEFAULT_MAX_TURNS = 100
@@ -58,13 +62,15 @@ class GymnasiumOptions(Settings):
 
 
 @lru_cache(maxsize=256)
-def make_gymnasium_type(gym_id: str) -> type[Env]:
-    """The environment class of one Gymnasium id."""
+def make_gymnasium_type(gym_id: str) -> type[Env] | type[RobotEnv]:
+    """The environment class of one Gymnasium id: a robot's if its actions are continuous."""
     gymnasium = _import_gymnasium()
     try:
         spec = gymnasium.spec(gym_id)
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(f"env.name 'gymnasium:{gym_id}': {error}") from error
+    if _has_continuous_actions(gymnasium, spec):
+        return make_robot_type(spec)
     members = {"name": f"gymnasium:{gym_id}", "spec": spec, "__doc__": f"Gymnasium's {gym_id}."}
     return type("GymnasiumEnv", (GymnasiumEnv,), members)
 
@@ -172,7 +178,7 @@ class GymnasiumEnv(Env):
             return {}
         if not isinstance(self._space, spaces.Discrete):
             raise ConfigError(
-                f"{self.name} has the action space {self._space}; only Discrete and Text can be used. "
+                f"{self.name} has the action space {self._space}; only Discrete, Text and Box can be used. "
                 "Write an Env of your own around it (stepwell init env NAME)"
             )
         numbers = range(int(self._space.start), int(self._space.start + self._space.n))
@@ -205,6 +211,17 @@ def write_observation(value: Any, decimals: int = 3) -> str:
     if array.ndim == 1:
         return "[" + ", ".join(_format_number(item, decimals) for item in array.tolist()) + "]"
     return "\n".join(write_observation(row, decimals) for row in array)
+
+
+def _has_continuous_actions(gymnasium: Any, spec: Any) -> bool:
+    """Whether actions are vectors of numbers. An environment that needs arguments is taken to have words."""
+    try:
+        env = gymnasium.make_vec(spec.id, 1) if spec.entry_point is None else gymnasium.make(spec)
+    except (gymnasium.error.Error, TypeError, ImportError):
+        return False
+    with contextlib.closing(env):
+        space = env.single_action_space if spec.entry_point is None else env.action_space
+        return isinstance(space, gymnasium.spaces.Box)
 
 
 def _format_number(value: Any, decimals: int) -> str:

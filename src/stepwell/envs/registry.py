@@ -1,7 +1,7 @@
 """Environments by name: built in, from Gymnasium, or by import path.
 
     frozenlake              a name of `ENVS`
-    gymnasium:CartPole-v1   any Gymnasium environment with discrete or text actions
+    gymnasium:CartPole-v1   any Gymnasium environment; with continuous actions it is a robot's
     metaworld               a robot environment: a subclass of `robots.base.RobotEnv`
     remote:URL#frozenlake   any of them on a server (`stepwell serve envs`); several URLs with commas between
     openenv:URL             an environment that OpenEnv serves

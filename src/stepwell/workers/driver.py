@@ -6,7 +6,8 @@
 One task drives each environment batch. It fills idle places with episodes, posts the requests of its
 environments, and steps those whose bundle is answered while the others still wait. An `EpisodeFeed` says what
 to play and receives the results. With `lock_step` all batches move together instead: every turn waits for all
-environments, and all requests go out in one call. Both ways record the same steps from the same answers.
+environments, and all requests go out in one call. Both ways record the same steps from the same answers. With
+`moves_together` a batch waits for the actions of all its places (`envs/robots/vector.py`).
 
 Invariants
 * Calls to one environment batch never overlap.
@@ -129,9 +130,11 @@ class Driver:
         feed: EpisodeFeed,
         *,
         lock_step: bool = False,
+        moves_together: bool = False,
         busy_times: BusyTimes | None = None,
     ) -> None:
         self.queue, self.player, self.feed, self.lock_step = queue, player, feed, lock_step
+        self._answers_wanted = asyncio.ALL_COMPLETED if moves_together else asyncio.FIRST_COMPLETED
         self.busy_times = busy_times or queue.busy_times
         self.counts = EpisodeCounts()
         self._is_stopped = False
@@ -171,11 +174,7 @@ class Driver:
 
     async def run(self) -> None:
         """Play until `stop`. Episodes that still run then are abandoned and counted."""
-        jobs = (
-            [self._play_in_lock_step()]
-            if self.lock_step
-            else [self._drive_batch(lane) for lane in self._lanes]
-        )
+        jobs = [self._play_in_lock_step()] if self.lock_step else list(map(self._drive_batch, self._lanes))
         tasks = [asyncio.ensure_future(job) for job in jobs]
         try:
             await asyncio.gather(*tasks)
@@ -193,9 +192,9 @@ class Driver:
         while not self._is_stopped:
             self._post_requests(lane, await self._begin_episodes(lane))
             waited = set(lane.waiting)
-            if lane.idle:  # a new job wakes it too
-                waited.add(self._get_wake_signal(lane))
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if lane.idle and not (waited and self._answers_wanted == asyncio.ALL_COMPLETED):
+                waited.add(self._get_wake_signal(lane))  # a new job wakes it too
+            await asyncio.wait(waited, return_when=self._answers_wanted)
             answered = [future for future in lane.waiting if future.done()]
             if answered and not self._is_stopped:
                 self._post_requests(lane, await self._step_places(lane, answered))

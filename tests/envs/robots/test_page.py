@@ -21,12 +21,14 @@ MEASURED = json.loads((ROOT / "benchmarks" / "results" / "robot_worlds.json").re
 
 
 def test_the_code_of_the_page_runs() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", ENVS, flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", ENVS, flags=re.DOTALL)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(code, {"__name__": "page"})
+        for code in blocks:
+            exec(code, {"__name__": "page"})
     lines = printed.getvalue().splitlines()
     assert lines[0] == "push the puck to the goal" and lines[2].startswith("True ")
+    assert len(blocks) == 2 and 0.0 < float(lines[-1]) < 1.0
 
 
 def test_every_env_and_common_option_is_on_the_page() -> None:

@@ -15,8 +15,8 @@ limit, the choice of reward. An environment implements the rest:
 Invariants
 * A chunk is [C, D] finite numbers; values outside [-1, 1] are clipped. It stops at the action that ends the
   episode: a chunk of C has the same effect as C chunks of 1.
-* Success ends the episode, and so does the action limit, which is part of the environment: both are
-  `terminated`. A robot's episode is never `truncated`.
+* Success ends the episode, and so do the action limit, which is part of the environment, and a failure that
+  the simulator declares: all are `terminated`. A robot's episode is never `truncated`.
 * `info` holds `success`, `num_actions` (executed in this chunk) and, if the simulator has its own reward,
   `process` (its sum over those actions).
 * A task's content determines the episode: the same task and actions give the same arrays in any copy,
@@ -30,6 +30,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -106,11 +107,22 @@ _LOWEST, _HIGHEST = np.array(-1.0, np.float32), np.array(1.0, np.float32)  # twi
 
 
 class Moved(NamedTuple):
-    """The effect of one action: whether the task is solved, and the simulator's own reward (0 if it has
-    none)."""
+    """The effect of one action: whether the task is solved, the simulator's own reward (0 if it has none),
+    and whether the simulator ended the episode unsolved."""
 
     success: bool
     dense: float = 0.0
+    has_failed: bool = False
+
+
+@dataclass(slots=True)
+class ChunkResult:
+    """What the actions of a chunk have done so far."""
+
+    reward: float = 0.0
+    process: float = 0.0
+    num_actions: int = 0
+    success: bool = False
 
 
 @renamed_members(world="description", picture="image")
@@ -124,6 +136,7 @@ class RobotEnv(ABC):
     is_robot: ClassVar[bool] = True
     is_deterministic: ClassVar[bool] = True
     waits: ClassVar[bool] = False  # as in `Env`
+    is_vector: ClassVar[bool] = False  # whether a batch of it is one simulator (`robots/vector.py`)
     # instance attributes, because options may change them
     has_process: bool = True  # whether the simulator has its own reward
     has_oracle: bool = True
@@ -212,33 +225,49 @@ class RobotEnv(ABC):
     ) -> tuple[ArrayState, dict[str, JSON]]:
         """Start an episode: of `options["task"]`, or else of the task that `seed` makes."""
         task = task_to_play(self, seed, options)
-        self._task = None  # a failed begin leaves no half-started episode
-        self._is_over = True
+        self.forget_episode()
         self.begin(task, task.seed if seed is None else seed)
+        return self.start_counting(task), {}
+
+    def forget_episode(self) -> None:
+        """Forget the last episode: a failed begin leaves no half-started one."""
+        self._task, self._is_over = None, True
+
+    def start_counting(self, task: Task) -> ArrayState:
+        """Count the actions of an episode that has begun; its first observation."""
         self._task, self._is_over, self._num_actions = task, False, 0
-        return self.observe(), {}
+        return self.observe()
 
     def step(self, chunk: npt.NDArray[Any]) -> tuple[ArrayState, float, bool, bool, dict[str, JSON]]:
         """Execute the actions of `chunk` [C, D] in order until one ends the episode."""
-        if self._is_over:
-            raise InputError(f"the episode of {self.name} is over; call reset before step")
-        actions = self._check_chunk(chunk)
-        is_dense = self.options.reward == "dense"
-        reward, process, num_actions, success = 0.0, 0.0, 0, False
-        for action in actions:
-            moved = self.act(action)
-            success = bool(moved.success)
-            process += float(moved.dense)
-            reward += float(moved.dense) if is_dense else float(success)
-            num_actions += 1
-            self._num_actions += 1
-            self._is_over = success or self._num_actions >= self.options.max_actions
+        result = ChunkResult()
+        for action in self.check_turn(chunk):
+            self.note_move(result, self.act(action))
             if self._is_over:
                 break
-        info: dict[str, JSON] = {"success": success, "num_actions": num_actions}
+        return self.end_chunk(result)
+
+    def check_turn(self, chunk: npt.NDArray[Any]) -> FloatArray:
+        """A chunk that may be executed now, as [C, D] float32 in [-1, 1]."""
+        if self._is_over:
+            raise InputError(f"the episode of {self.name} is over; call reset before step")
+        return self._check_chunk(chunk)
+
+    def note_move(self, result: ChunkResult, moved: Moved) -> None:
+        """Add one action to the result of its chunk, and end the episode where it ends."""
+        result.success, dense = bool(moved.success), float(moved.dense)
+        result.process += dense
+        result.reward += dense if self.options.reward == "dense" else float(result.success)
+        result.num_actions += 1
+        self._num_actions += 1
+        self._is_over = result.success or moved.has_failed or self._num_actions >= self.options.max_actions
+
+    def end_chunk(self, result: ChunkResult) -> tuple[ArrayState, float, bool, bool, dict[str, JSON]]:
+        """What `step` returns after a chunk."""
+        info: dict[str, JSON] = {"success": result.success, "num_actions": result.num_actions}
         if self.has_process:
-            info["process"] = process
-        return self.observe(), reward, self._is_over, False, info
+            info["process"] = result.process
+        return self.observe(), result.reward, self._is_over, False, info
 
     def observe(self) -> ArrayState:
         """What the policy sees now; a simulation that has diverged is an `EnvError`."""

@@ -32,6 +32,7 @@ import torch
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, SamplingParams
+from stepwell.envs.registry import find_env_type
 from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import WeightSource
@@ -205,8 +206,14 @@ class WorkerGroups:
     async def _make_driver(self, lock_step: bool) -> Driver | AgentDriver:
         """Who plays: the simulators, or the user's own agent."""
         if self.config.own_agent.function is None:
-            player = self.components.backend.player
-            return Driver(self._simulators, self.queue, player, self.stream, lock_step=lock_step)
+            return Driver(
+                self._simulators,
+                self.queue,
+                self.components.backend.player,
+                self.stream,
+                lock_step=lock_step,
+                moves_together=find_env_type(self.config.env.name).is_vector,
+            )
         from stepwell.runs.build.agent_driver import AgentDriver  # imports the gateway
 
         return await asyncio.to_thread(
