@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shared import make_once
 from tests.view.hostile import SHOTS, TOKEN
 
 from stepwell.services.http_server import serve_in_thread
@@ -16,12 +17,15 @@ from stepwell.view.app import ViewApp
 
 @pytest.fixture(scope="package")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one recorded run of each kind."""
+    """A folder of its own with one recorded run of each kind."""
     from tests.view.recorded import record_run
 
-    folder = tmp_path_factory.mktemp("runs")
-    for kind in ("text", "vision", "robot", "web", "streaming"):
-        record_run(kind, folder)
+    def record_runs(folder: Path) -> None:
+        for kind in ("text", "vision", "robot", "web", "streaming"):
+            record_run(kind, folder)
+
+    folder = tmp_path_factory.mktemp("view") / "runs"
+    shutil.copytree(make_once("view-runs", record_runs), folder)
     if SHOTS:  # a longer run makes better pictures
         record_run("text", folder, "train.num_updates=6", "train.group_size=4", name="lake")
     return folder
@@ -44,6 +48,7 @@ def browser() -> Iterator[Any]:
     if not (path := shutil.which("chromium")):
         pytest.skip("no Chromium is installed")
     with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        flags = ["--no-sandbox", "--disable-gpu", "--process-per-site"]
+        opened = started.chromium.launch(executable_path=path, args=flags)
         yield opened
         opened.close()

@@ -27,15 +27,23 @@ KINDS = ("text", "vision", "robot", "web", "streaming")
 WAIT_MS = 60_000
 
 
-@pytest.fixture
-def page(browser: Any, address: str) -> Iterator[Any]:
-    """A page that has the token; a test fails on any error of a script."""
+@pytest.fixture(scope="module")
+def context(browser: Any, address: str) -> Iterator[Any]:
+    """A browser that has the token. One for all pages: a new one is a process of a second or two."""
     with closing(browser.new_context(viewport={"width": 1200, "height": 800})) as context:
-        opened, errors = context.new_page(), []
+        assert context.request.get(f"{address}/?token={TOKEN}").ok
+        yield context
+
+
+@pytest.fixture
+def page(context: Any) -> Iterator[Any]:
+    """A page; a test fails on any error of a script, and leaves no choices for the next one."""
+    with closing(context.new_page()) as opened:
+        errors: list[str] = []
         opened.set_default_timeout(WAIT_MS)
         opened.on("pageerror", lambda error: errors.append(str(error)))
-        opened.goto(f"{address}/?token={TOKEN}")
         yield opened
+        opened.evaluate("() => localStorage.clear()")
         assert errors == []
 
 
@@ -58,7 +66,8 @@ def choose_run(runs: Path) -> str:
     return "lake" if (runs / "lake").exists() else "text"
 
 
-def test_the_overview_shows_every_run_and_changes_its_axis(page: Any, runs: Path) -> None:
+def test_the_overview_shows_every_run_and_changes_its_axis(page: Any, address: str, runs: Path) -> None:
+    page.goto(f"{address}/?token={TOKEN}")
     assert page.locator("#runs tbody tr").count() == len(list(runs.iterdir()))
     assert page.locator("#curves svg").count() > 5
     page.get_by_role("link", name="environment steps").click()

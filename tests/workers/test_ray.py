@@ -70,8 +70,11 @@ def open_places(num_simulators: int, num_generators: int) -> tuple[RayCluster, l
 
 
 @pytest.mark.slow
-async def test_actors_answer_as_processes_do_and_are_replaced_when_they_die(cluster: Any) -> None:
+async def test_actors_answer_as_processes_do_and_are_replaced_when_they_die(
+    cluster: Any, request: pytest.FixtureRequest
+) -> None:
     places, launchers = open_places(1, 2)
+    request.addfinalizer(places.close)  # whatever fails here, later tests have room
     options, rng = {"observation": "both", "image_size": 160}, np.random.default_rng(0)
     near = ProcessSimulator("near", POINT, options, 2, 3, with_state=True)
     far = ProcessSimulator("far", POINT, options, 2, 3, with_state=True, launcher=launchers[0])
@@ -91,7 +94,6 @@ async def test_actors_answer_as_processes_do_and_are_replaced_when_they_die(clus
     await far.close()
     await check_generators(launchers[1:])
     await check_deaths(launchers[0])
-    places.close()
 
 
 async def check_generators(launchers: list[Any]) -> None:
