@@ -39,6 +39,7 @@ from stepwell.envs.base import Env
 from stepwell.envs.web.actions import WebAction, print_action
 from stepwell.envs.web.sites.tasks import find_template, plan_task
 from stepwell.envs.web.sites.templates.template import make_content
+from stepwell.monitors.calibration import draw_calibration
 from stepwell.pool import Pool, open_pool
 from stepwell.rewards.outcome_model.question import TextLimits
 from stepwell.rollout import OracleSampler, Rollout, demonstrate
@@ -168,6 +169,8 @@ def write_result(args: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
         "runs": runs,
     }
     args.output.write_text(json.dumps(result, indent=1) + "\n")
+    first = runs[0]["held_out"]
+    args.output.with_suffix(".svg").write_text(draw_calibration(first["judge"], first["reliability"]))
 
 
 def play_pools(args: argparse.Namespace, folder: Path) -> None:

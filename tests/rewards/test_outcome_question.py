@@ -79,7 +79,22 @@ def test_old_actions_are_dropped_before_the_last_view_is_cut() -> None:
     assert "x" * 290 in text and "action number 39" in text and "action number 0\n" not in text
     assert "earlier left out)" in text
     short = write_question(OutcomeQuestion("go", lines[:3], "x" * 900), TextLimits(500, 300), len)
-    assert all(line in short for line in lines[:3]) and "x" * 350 in short
+    assert all(line in short for line in lines[:3]) and "x" * 300 in short
+
+
+def test_it_names_the_words_of_the_task_that_were_not_used_and_those_not_seen_either() -> None:
+    asked = OutcomeQuestion("Buy a red lamp", ("search[a lamp]", "click[buy]"), "Red cup. Cart: 1")
+    text = write_question(asked, TextLimits(), len)
+    assert "Not in the actions: red\nNor seen at the end: \nIs" in text
+    other = OutcomeQuestion("Buy a red lamp", ("search[blue cup]", "click[buy]"), "Cart: 1 cup")
+    text = write_question(other, TextLimits(), len)
+    assert "Not in the actions: a red lamp\nNor seen at the end: a red lamp\nIs" in text
+
+
+def test_a_task_that_an_environment_repeats_in_its_observation_is_not_taken_for_seen() -> None:
+    trajectory = played("click[lamp]")
+    trajectory.info["last_observation"] = "Task: buy a lamp\nCart: empty"
+    assert read_question(trajectory).last_view == "Task: ...\nCart: empty"
 
 
 def test_limits_leave_room_for_task_and_actions() -> None:

@@ -2,6 +2,10 @@
 
     trajectory ─► read_question ─► OutcomeQuestion ─► write_question (cut to fit) ─► text for a model
 
+A clean episode that served another task looks like a success, and a small model hardly compares a task's
+words with what was done. So the question ends with the words of the task that are not in the actions, and
+with those that are not in the last observation either.
+
 Only what the agent saw and did is in it; neither the reward nor the status. An environment may still
 tell its verdict in the last observation, as the shop does with its score.
 
@@ -10,11 +14,13 @@ Invariants
   every trained model. A change of the words below needs a new version.
 * A text fits into `max_tokens`. What is too long is cut in this order: the oldest actions, until the last
   observation has `page_tokens` of its own; then the end of the last observation; then the instruction.
+  The words that were not used are found before anything is cut.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +31,13 @@ from stepwell.core import ArrayAction, ArrayState, Step, Trajectory
 from stepwell.core.errors import InputError
 from stepwell.core.tools import read_call
 
-TEMPLATE_VERSION = 1
+TEMPLATE_VERSION = 2
 YES, NO = "YES", "NO"
 MAX_LINE_CHARS = 240
 _ASK = f"Is the task done? {YES} or {NO}."
 _MAX_NUMBERS = 64  # of an array that is written as text
+_MAX_UNUSED = 16  # words in each list of those that were not used
+_WORD = re.compile(r"[^\W_]+")
 
 CountTokens = Callable[[str], int]
 
@@ -66,6 +74,8 @@ def read_question(trajectory: Trajectory) -> OutcomeQuestion:
     info, last = trajectory.info, steps[-1].state
     instruction = trajectory.task.instruction or str(info.get("first_observation", ""))
     view = str(info.get("last_observation", ""))
+    if trajectory.task.instruction:  # some environments repeat it in every observation
+        view = view.replace(trajectory.task.instruction, "...")
     if isinstance(last, ArrayState):
         instruction = instruction or last.instruction
         view = view or _write_arrays(last.arrays)
@@ -75,25 +85,43 @@ def read_question(trajectory: Trajectory) -> OutcomeQuestion:
 def write_question(question: OutcomeQuestion, limits: TextLimits, count: CountTokens) -> str:
     """The question as text of at most `max_tokens`, as `count` counts them."""
     lines = [f"{number}. {text}" for number, text in enumerate(question.actions, start=1)]
-    wanted, first = min(limits.page_tokens, count(question.last_view)), 0
+    view, ending = question.last_view, f"{_list_unused_words(question)}{_ASK}"
+    wanted, first = min(limits.page_tokens, count(view)), 0
     while True:  # drop the oldest until the last observation has its share
-        room = limits.max_tokens - count(_join_parts(question.instruction, lines, first, ""))
+        room = limits.max_tokens - count(_join_parts(question.instruction, lines, first, "", ending))
         if room >= wanted or first >= len(lines) - 1:
             break
         first += 1
-    view = _cut_text(question.last_view, max(room, 0), count)
-    whole = _join_parts(question.instruction, lines, first, view)
+    view = _cut_text(view, max(room, 0), count)
+    whole = _join_parts(question.instruction, lines, first, view, ending)
     if count(whole) <= limits.max_tokens:
         return whole
-    rest = limits.max_tokens - count(_join_parts("", lines, first, ""))
+    rest = limits.max_tokens - count(_join_parts("", lines, first, "", ending))
     instruction = _cut_text(question.instruction, max(rest, 0), count)
-    return _cut_middle(_join_parts(instruction, lines, first, ""), limits.max_tokens, count)
+    return _cut_middle(_join_parts(instruction, lines, first, "", ending), limits.max_tokens, count)
 
 
-def _join_parts(instruction: str, lines: Sequence[str], first: int, view: str) -> str:
+def _join_parts(instruction: str, lines: Sequence[str], first: int, view: str, ending: str) -> str:
     left_out = [f"({first} earlier left out)"] if first else []
     done = "\n".join([*left_out, *lines[first:]])
-    return f"Task: {instruction}\nDone:\n{done}\nSeen at the end:\n{view}\n{_ASK}"
+    return f"Task: {instruction}\nDone:\n{done}\nSeen at the end:\n{view}\n{ending}"
+
+
+def _list_unused_words(question: OutcomeQuestion) -> str:
+    """The words of the task that are not in the actions, and those that were not seen at the end either."""
+    used = _find_words(" ".join(question.actions))
+    seen = _find_words(question.last_view)
+    unused = [word for word in _find_words(question.instruction) if word not in used]
+    unseen = [word for word in unused if word not in seen]
+    return (
+        f"Not in the actions: {' '.join(unused[:_MAX_UNUSED])}\n"
+        f"Nor seen at the end: {' '.join(unseen[:_MAX_UNUSED])}\n"
+    )
+
+
+def _find_words(text: str) -> dict[str, None]:
+    """The words of a text, each once, in order and in small letters."""
+    return dict.fromkeys(_WORD.findall(text.lower()))
 
 
 def _cut_text(text: str, room: int, count: CountTokens) -> str:
