@@ -86,15 +86,22 @@ def test_every_minibatch_is_corrected_to_the_weights_before_the_first_step() -> 
     seen: list[Objective] = []
 
     class Watched(Trainer):
-        def _objective(self, *args: object, **more: object) -> Objective:  # type: ignore[override]
-            seen.append(super()._objective(*args, **more))  # type: ignore[arg-type]
+        def _build_objective(self, *args: object, **more: object) -> Objective:  # type: ignore[override]
+            seen.append(super()._build_objective(*args, **more))  # type: ignore[arg-type]
             return seen[-1]
 
+        def _evaluate(self, minibatch: TrajectoryMinibatch, needs: dict[str, bool]) -> Outputs:
+            evaluated.append(minibatch)
+            return super()._evaluate(minibatch, needs)
+
+    evaluated: list[TrajectoryMinibatch] = []
     trainer = Watched(policy, RECIPES["rloo"], settings)
     trainer.freeze_reference()
     trainer.update(
         data, version=1, check_parity=lambda gaps, _: pytest.fail("there is nothing fresh to compare")
     )
+    assert len(seen) == 2
+    assert evaluated == [seen[1].minibatch]  # the first one's first pass is made with these weights anyway
     for one in seen:
         with torch.no_grad():
             start = evaluate(before, one.minibatch.packed).logprobs

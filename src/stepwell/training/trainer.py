@@ -5,7 +5,8 @@
 
 Values, advantages and whitening are those of the update's start, computed on the whole batch: with several
 minibatches or microbatches one pass without gradients comes first, where credit needs outputs (a critic, a KL
-in the reward). Then every microbatch runs once, unless the loss couples more than a microbatch holds.
+in the reward), or where later minibatches hold samples of older versions, whose proximal logprobs are those of
+the start. Then every microbatch runs once, unless the loss couples more than a microbatch holds.
 
 It knows no algorithm by name; the recipe defines what to compute. Weights change only by a gradient that is
 finite and below a limit. Otherwise a `DivergenceError` reports the figures, and the weights stay as they were
@@ -301,9 +302,9 @@ class Trainer:
     def _compute_credit(self, objectives: Sequence[Objective]) -> dict[str, Tensor]:
         """Give every minibatch its part of the whole batch's credit, from the weights as they are now."""
         timelines = []
-        for objective in objectives:
+        for place, objective in enumerate(objectives):
             minibatch, version, needs = objective.minibatch, objective.version, objective.needs_at_start
-            is_later = len(objectives) > 1  # a single minibatch's first pass is the start of the update
+            is_later = place > 0  # the first minibatch's first pass is the start of the update
             is_stale = is_later and version is not None and bool(minibatch.is_behind(version).any())
             needs["logprobs"] = needs["logprobs"] or is_stale
             outputs = Outputs(None, None, None)
