@@ -1,11 +1,13 @@
-"""Where the seconds of one update go: rollout, reference, credit, actor, critic, optimizer, publishing.
+"""Where the seconds of one update go: rollout, reference, start pass, actor, critic, optimizer, publishing.
 
 The settings are a preset's (household-smollm2 by default). After a short imitation of demonstrations, so that
-replies have the right form, a few updates run with a clock around every part. Parts of the rollout are summed
-over its turns. `engine alone` is the same prompts and as many tokens of each, given to the engine at once:
-what the rollout would take if nothing but the engine took time.
+replies have the right form, a few updates run with a clock around every part; the table is of the last one.
+Parts of the rollout are summed over its turns. `engine alone` is the same prompts and as many tokens of each,
+given to the engine at once: what the rollout would take if nothing but the engine took time. The start pass
+computes values, and proximal logprobs where samples are of older versions. Tokens of forward are counted by
+the engine, exactly.
 
-    python benchmarks/update_parts.py --device cuda                       # about a minute on an H200
+    python benchmarks/update_parts.py --device cuda --output benchmarks/results/update_parts_h200.json
     python benchmarks/update_parts.py --preset household-tiny --tasks 64  # on the CPU
     python benchmarks/update_parts.py --device cuda --set train.token_budget=32768
 """
@@ -69,11 +71,17 @@ def watch_parts(components: Components, clock: Clock) -> None:
         clock.watch(rollout.player, method, f"rollout: {method}")
     clock.watch(rollout.envs, "reset", "rollout: environments reset")
     clock.watch(rollout.envs, "step", "rollout: environments step")
-    clock.watch(rollout.sampler, "generate_blocking", "rollout: engine")
+    engine = rollout.sampler
+    clock.watch(engine, "generate_blocking", "rollout: engine")
+    clock.watch(engine._core, "_admit_waiting", "engine: admission and copies")
+    clock.watch(engine._core.runner, "prefill", "engine: prefill")
+    clock.watch(engine._core.runner, "decode", "engine: decode")
+    clock.watch(engine._core, "step", "engine: busy")
     trainer = components.trainer
     clock.watch(trainer, "_build_minibatches", "packing")
     clock.watch(trainer, "_build_objective", "reference")
-    clock.watch(trainer, "_compute_credit", "credit (values before)")
+    clock.watch(trainer, "_compute_credit", "credit")
+    clock.watch(trainer, "_evaluate", "start pass")
     clock.watch(trainer, "_pull_gradients", "actor and critic")
     clock.watch(trainer.optimizer, "clip_gradients", "optimizer: clip")
     clock.watch(trainer.optimizer, "step", "optimizer: step")
@@ -104,19 +112,65 @@ def run_update(components: Components, clock: Clock, number: int) -> tuple[dict[
         for k in range(train.group_size)
     ]
     components.runner.forget()
+    counts = replace(components.engine.counts)
     start = clock.wait()
     trajectories = components.runner.run(jobs, components.sampling_params(1.0)).trajectories
     played = clock.wait()
     metrics = components.trainer.update(trajectories)
     learnt = clock.wait()
     components.runner.publish(number, components.policy)
+    now = components.engine.counts
     return {
         "rollout": played - start,
         "update": learnt - played,
         "of it critic": metrics.get("time/critic_s", 0.0),
         "publish": clock.wait() - learnt,
         "packed_tokens": metrics["packed_tokens"],
+        "prefilled_tokens": now.prefilled_tokens - counts.prefilled_tokens,
+        "decoded_tokens": now.decoded_tokens - counts.decoded_tokens,
+        "engine_steps": now.num_steps - counts.num_steps,
     }, trajectories
+
+
+def build_table(whole: dict[str, float], parts: Counter[str], alone_s: float) -> dict[str, float]:
+    """Seconds of each part of the last update, in its order; what no clock saw is `rest of the update`."""
+    known = ("rollout: engine", "rollout: environments reset", "rollout: environments step")
+    optimizer = parts["optimizer: clip"] + parts["optimizer: step"]
+    critic = whole["of it critic"] - parts["start pass"] if whole["of it critic"] else 0.0
+    both = parts["actor and critic"]
+    seen = parts["reference"] + parts["start pass"] + both + optimizer
+    return {
+        "rollout": whole["rollout"],
+        "  engine": parts["rollout: engine"],
+        "  environments": parts["rollout: environments reset"] + parts["rollout: environments step"],
+        "  rendering, reading, recording": sum(
+            seconds for part, seconds in parts.items() if part.startswith("rollout: ") and part not in known
+        ),
+        "reference": parts["reference"],
+        "start pass (values, proximal)": parts["start pass"],
+        "actor": both - critic,
+        "critic": critic,
+        "optimizer": optimizer,
+        "rest of the update": whole["update"] - seen,
+        "publish": whole["publish"],
+        "whole": whole["rollout"] + whole["update"] + whole["publish"],
+        "engine alone, same tokens": alone_s,
+    }
+
+
+def print_table(table: dict[str, float], whole: dict[str, float], busy_s: float) -> None:
+    for part, seconds in table.items():
+        print(f"  {part:<34} {seconds:8.3f} s  {seconds / table['whole']:6.1%}")
+    rollout, alone = table["rollout"], table["engine alone, same tokens"]
+    forward = whole["prefilled_tokens"] + whole["decoded_tokens"]
+    print(
+        f"rollout is {rollout / alone:.2f} times the engine alone; engine busy {busy_s / rollout:.0%} of it"
+    )
+    print(
+        f"tokens of forward {forward:.0f}: {whole['prefilled_tokens']:.0f} prefilled, "
+        f"{whole['decoded_tokens']:.0f} decoded in {whole['engine_steps']:.0f} steps",
+        flush=True,
+    )
 
 
 def time_engine_alone(components: Components, trajectories: list[Any], clock: Clock) -> tuple[float, int]:
@@ -167,15 +221,18 @@ def main() -> None:
             profiler.disable()
             pstats.Stats(profiler).sort_stats("tottime").print_stats(35)
         print(f"update {number}: " + ", ".join(f"{k} {v:.3f}" for k, v in whole.items()), flush=True)
-    parts, calls = dict(clock.seconds), dict(clock.calls)
+    parts, calls = Counter(clock.seconds), dict(clock.calls)
     alone_s, num_tokens = time_engine_alone(components, trajectories, clock)
     num_turns = sum(len(trajectory.steps) for trajectory in trajectories)
-    print(f"{len(trajectories)} episodes, {num_turns} turns, {num_tokens} sampled tokens")
+    num_prompt = sum(step.state.prompt_ids.size for one in trajectories for step in one.steps)
+    print(
+        f"{len(trajectories)} episodes, {num_turns} turns, {num_prompt} prompt tokens, "
+        f"{num_tokens} sampled tokens ({num_tokens / alone_s:.0f} a second by the engine alone)"
+    )
+    table = build_table(whole, parts, alone_s)
+    print_table(table, whole, parts["engine: busy"])
     for part, seconds in sorted(parts.items(), key=lambda item: -item[1]):
         print(f"  {part:<34} {seconds:8.3f} s  {calls[part]:6d} calls")
-    print(f"  engine alone, same tokens          {alone_s:8.3f} s  ({num_tokens / alone_s:.0f} tokens/s)")
-    ratio = whole["rollout"] / alone_s
-    print(f"rollout {whole['rollout']:.3f} s is {ratio:.2f} times the engine alone", flush=True)
     if torch.cuda.is_available():
         print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
     if options.output is not None:
@@ -186,8 +243,12 @@ def main() -> None:
                     "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
                     "episodes": len(trajectories),
                     "turns": num_turns,
+                    "prompt_tokens": num_prompt,
                     "sampled_tokens": num_tokens,
-                    "last_update_s": whole,
+                    "table_s": {part.strip(): seconds for part, seconds in table.items()},
+                    "rollout_over_engine_alone": table["rollout"] / alone_s,
+                    "engine_busy_share": parts["engine: busy"] / table["rollout"],
+                    "last_update": whole,
                     "parts_s": parts,
                     "calls": calls,
                     "engine_alone_s": alone_s,

@@ -61,6 +61,32 @@ def test_more_jobs_than_envs_are_played_in_turns_of_the_same_outcome() -> None:
     assert [t.info["seed"] for t in one] == [job.seed for job in jobs]
 
 
+class Counted:
+    """An engine whose calls are counted."""
+
+    def __init__(self, engine: object) -> None:
+        self._engine, self.num_calls = engine, 0
+
+    def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
+        self.num_calls += 1
+        return self._engine.generate_blocking(requests)  # type: ignore[attr-defined,no-any-return]
+
+
+def test_an_episode_that_ends_makes_room_for_the_next_job_at_once() -> None:
+    few = small_components("recipe.name=grpo", "engine.max_batch_size=2", "engine.num_slots=3")
+    counted = Counted(few.engine)
+    few.runner.rollout.sampler = counted
+    played = play(few, jobs_of(few, num_tasks=10)).trajectories
+    lengths = [len(trajectory.steps) for trajectory in played]
+    ends = [0, 0, 0]  # by place: the turn at which it is free
+    for length in lengths:
+        ends.sort()
+        ends[0] += length
+    assert counted.num_calls == max(ends)
+    in_batches = sum(max(lengths[start : start + 3]) for start in range(0, 30, 3))
+    assert max(ends) < in_batches
+
+
 def test_a_turn_is_recorded_as_it_was_seen_and_done(components: Components) -> None:
     for trajectory in play(components, jobs_of(components)).trajectories:
         assert trajectory.group == trajectory.task.id

@@ -1,11 +1,13 @@
 """The episode loop: many episodes in lock step, one engine call per turn.
 
     jobs ─► reset ─► ┌ request ─► engine.generate ─► read ─► env.step ─► record ┐ ─► trajectories
-                     └───────── every episode that is not over ◄───────────────┘
+      │              └───────── every episode that is not over ◄───────────────┘
+      └─► the place of one that is over
 
-All running episodes request their next action in one call, in the order of their jobs. Seeds follow from
-the job's seed and the turn. So a rollout is a pure function of weights, jobs and settings, and repeats bit
-for bit.
+All running episodes request their next action in one call, in the order of their jobs. With more jobs than
+environments, an episode that ends makes room for the next job at once: the engine's batch stays full until no
+job is left. Seeds follow from the job's seed and the turn. So a rollout is a pure function of weights, jobs
+and settings, and repeats bit for bit.
 
 What ends an episode
 * The environment: success, or failure (its own turn limit included).
@@ -18,7 +20,9 @@ What ends an episode
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from stepwell.core import Request, Sampled, SamplingParams, Status, Trajectory
@@ -34,6 +38,15 @@ class BlockingSampler(Protocol):
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
         """One sample per request, in order."""
         ...
+
+
+@dataclass(slots=True)
+class _Running:
+    """An episode under way: the number of its job, and when it began."""
+
+    number: int
+    episode: Episode
+    started_s: float
 
 
 class Rollout:
@@ -55,13 +68,7 @@ class Rollout:
         results: dict[int, Trajectory] = {}
         waiting = list(enumerate(jobs))
         for attempt in range(retries + 1):
-            size = len(self.envs.envs)
-            played = [
-                pair
-                for start in range(0, len(waiting), size)
-                for pair in self._play_batch(waiting[start : start + size], params, timeout_s)
-            ]
-            results.update(played)
+            results |= self._play_jobs(waiting, params, timeout_s)
             waiting = [(i, jobs[i]) for i, _ in waiting if results[i].status is Status.INFRA_ERROR]
             if not waiting:
                 break
@@ -71,34 +78,48 @@ class Rollout:
             (rolled.failures if failed else rolled.trajectories).append(results[i])
         return rolled
 
-    def _play_batch(
+    def _play_jobs(
         self, jobs: Sequence[tuple[int, Job]], params: SamplingParams, timeout_s: float | None
-    ) -> list[tuple[int, Trajectory]]:
-        started = time.perf_counter()
+    ) -> dict[int, Trajectory]:
+        """Play every job once; by its number, the trajectory."""
+        waiting, played = deque(jobs), dict[int, Trajectory]()
+        free: list[int] = list(range(len(self.envs.envs)))
+        running: list[_Running] = []
+        while waiting or running:
+            starting = [(place, *waiting.popleft()) for place in free[: len(waiting)]]
+            running += self._begin_episodes(starting)
+            if timeout_s is not None:
+                _truncate_late(running, timeout_s)
+            live = [one.episode for one in running if one.episode.status is None]
+            if live:
+                self._play_turn(live, params)
+            now = time.perf_counter()
+            over = [one for one in running if one.episode.status is not None]
+            for one in over:
+                played[one.number] = self.player.build_trajectory(one.episode, now - one.started_s)
+            running = [one for one in running if one.episode.status is None]
+            taken = {one.episode.place for one in running}
+            free = [place for place in range(len(self.envs.envs)) if place not in taken]
+        return played
+
+    def _begin_episodes(self, starting: Sequence[tuple[int, int, Job]]) -> list[_Running]:
+        """Start jobs, each at a place of its own."""
+        if not starting:
+            return []
+        now = time.perf_counter()
         turns = self.envs.reset(
-            [job.task for _, job in jobs],
-            seeds=[job.seed % 2**32 for _, job in jobs],
+            [job.task for _, _, job in starting],
+            [place for place, _, _ in starting],
+            [job.seed % 2**32 for _, _, job in starting],
             with_state=self.player.needs_state,
         )
-        episodes = [
-            self.player.begin_episode(place, job, turn)
-            for place, ((_, job), turn) in enumerate(zip(jobs, turns, strict=True))
-        ]
-        live = [episode for episode in episodes if episode.status is None]
-        while live:
-            if timeout_s is not None and time.perf_counter() - started > timeout_s:
-                for episode in live:
-                    episode.status = Status.TRUNCATED
-                break
-            live = self._play_turn(live, params)
-        wall_s = time.perf_counter() - started
         return [
-            (number, self.player.build_trajectory(episode, wall_s))
-            for (number, _), episode in zip(jobs, episodes, strict=True)
+            _Running(number, self.player.begin_episode(place, job, turn), now)
+            for (place, number, job), turn in zip(starting, turns, strict=True)
         ]
 
-    def _play_turn(self, live: list[Episode], params: SamplingParams) -> list[Episode]:
-        """One action for every live episode; the episodes that are not over."""
+    def _play_turn(self, live: list[Episode], params: SamplingParams) -> None:
+        """One action for every live episode."""
         requests = [self.player.make_request(episode, params) for episode in live]
         asked = time.perf_counter()
         samples = self.sampler.generate_blocking(requests)
@@ -115,4 +136,10 @@ class Rollout:
         )
         for (episode, request, sample), read, turn in zip(acting, reads, turns, strict=True):
             self.player.record_step(episode, request, sample, read, turn)
-        return [episode for episode in live if episode.status is None]
+
+
+def _truncate_late(running: Sequence[_Running], timeout_s: float) -> None:
+    now = time.perf_counter()
+    for one in running:
+        if one.episode.status is None and now - one.started_s > timeout_s:
+            one.episode.status = Status.TRUNCATED

@@ -5,8 +5,8 @@
 
 Values, advantages and whitening are those of the update's start, computed on the whole batch: with several
 minibatches or microbatches one pass without gradients comes first, where credit needs outputs (a critic, a KL
-in the reward), or where later minibatches hold samples of older versions, whose proximal logprobs are those of
-the start. Then every microbatch runs once, unless the loss couples more than a microbatch holds.
+in the reward), or where later minibatches hold samples of older versions, whose proximal logprobs are those
+of the start. Then every microbatch runs once, unless the loss couples more than a microbatch holds.
 
 It knows no algorithm by name; the recipe defines what to compute. Weights change only by a gradient that is
 finite and below a limit. Otherwise a `DivergenceError` reports the figures, and the weights stay as they were
