@@ -216,7 +216,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
+        time.sleep(0.005)
 
 
 @pytest.mark.slow
