@@ -21,6 +21,7 @@ import asyncio
 import json
 import os
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -187,9 +188,10 @@ def measure(folder: Path, rounds: int, work_s: float, num_generators: int) -> di
                 row = publish_blocking(workers, policy, version)
             else:
                 row = publish_overlapped(workers, publishers[name], policy, version, work_s)
-            gap = max(workers.find_gaps(began, time.perf_counter()))
+            row["longest_gap_s"] = max(workers.find_gaps(began, time.perf_counter()))
+            print(f"round {number}, {name}: {json.dumps(row)}", file=sys.stderr, flush=True)
             if number:
-                rows[name].append(row | {"longest_gap_s": gap})
+                rows[name].append(row)
     workers.call(workers.close())
     workers.loop.call_soon_threadsafe(workers.loop.stop)
     found: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import signal
 import time
@@ -14,16 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.envs.test_codecs import values_of
+from tests.policies.vla.made import policy as robot
 from tests.runs.small import small_config
+from tests.training.test_array_training import episodes
+from tests.training.test_ranks import assert_same_update, assert_same_weights, trainer
 from tests.workers.engines import SMALL, SmallEngine
 from tests.workers.odd_envs import ODD, POINT, Point, PointOptions
 from tests.workers.test_generators import asked, assert_same, chunks
 from tests.workers.test_simulators import GO, begin, texts
 
+from stepwell.algos.recipes import RECIPES
 from stepwell.cli.main import main
+from stepwell.config.training import TrainConfig
 from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError, Status, WeightsError, WorkerError
 from stepwell.pool import Filter, open_pool
+from stepwell.runs.build.ray_ranks import RayRankLauncher
 from stepwell.runs.run import train
 from stepwell.studies.ray_runs import RayRuns
 from stepwell.training import Trainer
@@ -216,6 +223,44 @@ def test_a_run_of_a_study_ends_with_its_exit_code_or_is_lost_with_its_node(
         runs.start_run(tmp_path / "missing" / "c.log", "")
 
 
+@pytest.mark.slow
+def test_ranks_that_are_actors_train_as_one_process_does_and_are_replaced_or_left_out(cluster: Any) -> None:
+    config = WorkersConfig(
+        mode="stream",
+        backend="ray",
+        simulators={"num_cpus": 0.1},  # type: ignore[arg-type]
+        generators={"num_cpus": 0.1},  # type: ignore[arg-type]
+        trainers={"devices": ("cpu", "cpu")},  # type: ignore[arg-type]
+    )
+    places = RayCluster(config, "test")
+    plan = places.open_group(resolve_placement(config, "cpu", ["cpu"]))
+    launcher = RayRankLauncher(places, plan.trainers)
+    made = robot("token", dtype="float64")
+    batch, train_config = episodes(made), TrainConfig.model_validate({"optimizer": {"learning_rate": 1e-3}})
+    actors = Trainer(
+        copy.deepcopy(made), RECIPES["grpo"], train_config, horizon=2, launcher=launcher, on_dead_rank="wait"
+    )
+    actors.freeze_reference()
+    try:
+        with trainer(copy.deepcopy(made), "grpo", 1) as alone:
+            assert_same_update(alone, actors, batch, 1e-6)
+            ranks = [one for one in read_cluster().workers if one.get("kind") == "trainer rank"]
+            assert [one["name"] for one in ranks] == ["trainer 0", "trainer 1"]
+            assert actors.ranks is not None and actors.ranks.size == 2
+            os.kill(ranks[1]["pid"], signal.SIGKILL)  # the actor, and its rank with it
+            assert_same_update(alone, actors, batch, 1e-6)
+            assert actors.ranks.size == 2
+            actors.ranks.on_dead_rank = "shrink"
+            os.kill(actors.rank_pids[0], signal.SIGKILL)
+            assert_same_update(alone, actors, batch, 1e-6)
+            assert actors.ranks.size == 1
+            assert_same_weights(alone, actors, 1e-6)
+    finally:
+        actors.close()
+        launcher.close()
+        places.close()
+
+
 def test_devices_become_bundles() -> None:
     config = WorkersConfig(
         simulators={"num_workers": 2, "num_cpus": 0.5},  # type: ignore[arg-type]
@@ -240,6 +285,15 @@ def test_devices_become_bundles() -> None:
     own = plan_bundles(config, DevicePlacement("colocated", (), ("cuda:1",), ("cuda:1",)), {}, "node:here")
     assert own.bundles == [{"CPU": 2.0, "node:here": 0.001}]
     assert own.generators[0].variables == {"CUDA_VISIBLE_DEVICES": "1"}
+    ranks = WorkersConfig(mode="stream", backend="ray", trainers={"num_cpus": 3})  # type: ignore[arg-type]
+    both = DevicePlacement("colocated", ("cpu",), ("cuda:0",), ("cuda:0", "gpu1/cuda:1"))
+    plan = plan_bundles(ranks, both, nodes, "node:here")
+    assert plan.bundles[1:] == [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 3.0, "GPU": 1.0, "node:10.0.0.1": 0.001}]
+    assert [(one.index, one.num_gpus, one.device) for one in (*plan.generators, *plan.trainers)] == [
+        (1, 0.5, "cuda:0"),
+        (1, 0.5, "cuda:0"),
+        (2, 1.0, "cuda:0"),
+    ]
     with pytest.raises(ConfigError, match=r"workers.generators.devices: the Ray cluster has no node far"):
         plan_bundles(config, DevicePlacement("", (), ("far/cuda:0",), ("cpu",)), nodes, "")
 

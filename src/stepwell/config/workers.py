@@ -63,6 +63,7 @@ class TrainersConfig(Settings):
     """Who learns."""
 
     devices: tuple[str, ...] = Field((), description="such as cuda:0; empty: policy.device")
+    num_cpus: float = Field(1.0, gt=0, description="of a Ray node, reserved for each rank")
 
 
 class RayConfig(Settings):

@@ -111,8 +111,10 @@ def _list_base_weights(model: Any, layers: dict[str, Any]) -> dict[str, torch.Te
     """The weights beneath the adapters, under their plain names."""
     weights: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():
-        owner = next((layer for layer in layers if name.startswith(layer + ".")), None)
-        if owner is None:
+        owner = name
+        while owner and owner not in layers:
+            owner = owner.rpartition(".")[0]
+        if not owner:
             weights[name] = tensor
         elif (inner := name[len(owner) + 1 :]).startswith("base_layer."):
             weights[f"{owner}.{inner.removeprefix('base_layer.')}"] = tensor

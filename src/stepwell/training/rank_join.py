@@ -7,7 +7,8 @@
 
 The run listens at MASTER_PORT + 1. A rank says its number and the run's token (`STEPWELL_RANK_TOKEN`, or what
 torchrun calls this run), gets the files of the policy, and then speaks as every rank does (`rank_main.py`).
-Any other launcher (Ray) calls `join_ranks` with an address.
+Any other launcher calls `join_ranks` with an address. Actors of Ray do (`runs/build/ray_ranks.py`); then no
+rank is a child of the run's own process.
 
 Invariants
 * What comes over a connection is never unpickled, and a connection without the token is closed.
@@ -77,12 +78,12 @@ class Rendezvous:
 
 
 class JoinLauncher:
-    """Accepts the ranks of other processes; rank 0 is a child of this one."""
+    """Accepts the ranks of other processes; rank 0 is a child of this one, unless it has no `device`."""
 
     def __init__(
         self,
         meeting: Rendezvous,
-        device: str,
+        device: str | None,
         *,
         wait_s: float = 600.0,
         fewer_after_s: float = _FEWER_AFTER_S,
@@ -93,33 +94,49 @@ class JoinLauncher:
         self.bind_host = "127.0.0.1" if _is_loopback(meeting.host) else "0.0.0.0"
         self._server = socket.create_server((self.bind_host, meeting.port))
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.getsockname()[1])
+
     def launch_ranks(self, peers: list[RankPeer], timeout_s: float) -> None:
         """Start rank 0 and wait for the others; after a death, only as long as those left need to join."""
-        peers.append(spawn_rank(0, self.device, self.count_threads(self.size), timeout_s))
+        if self.device is not None:
+            peers.append(spawn_rank(0, self.device, self.count_threads(self.size), timeout_s))
+        peers.extend(self._accept_ranks(len(peers), timeout_s))
+
+    def _accept_ranks(self, first: int, timeout_s: float) -> list[RankPeer]:
+        """Those that join, numbered from `first`."""
         limit_s = self._fewer_after_s if self._may_be_fewer else self.wait_s
         until = time.monotonic() + limit_s
         joined: list[RankPeer] = []
-        while len(joined) < self.size - 1:
-            self._server.settimeout(max(0.01, until - time.monotonic()))
+        while first + len(joined) < self.size:
+            self._server.settimeout(min(1.0, max(0.01, until - time.monotonic())))
             try:
                 link, address = self._server.accept()
             except TimeoutError:
-                if self._may_be_fewer:
-                    self.size = 1 + len(joined)
+                self.check_joiners()
+                if time.monotonic() < until:
+                    continue
+                if self._may_be_fewer and first + len(joined):
+                    self.size = first + len(joined)
                     break
                 raise WorkerError(
-                    f"{len(joined) + 1} of {self.size} ranks have joined within {limit_s:g} s; start the "
+                    f"{first + len(joined)} of {self.size} ranks have joined within {limit_s:g} s; start the "
                     f"others with the same MASTER_ADDR and MASTER_PORT (this run listens at {self.host}, "
-                    f"port {self._server.getsockname()[1]})"
+                    f"port {self.port})"
                 ) from None
             peer = self._greet_rank(link, address[0], timeout_s)
             if peer is not None:
                 joined.append(peer)
         self._may_be_fewer = False
         joined.sort(key=lambda peer: peer.rank)
-        for number, peer in enumerate(joined, start=1):
+        for number, peer in enumerate(joined, start=first):
             peer.rank = number
-        peers.extend(joined)
+        return joined
+
+    def check_joiners(self) -> None:
+        """Raise an error if one that should join cannot. By default nobody here knows."""
 
     def _greet_rank(self, link: socket.socket, place: str, timeout_s: float) -> RankPeer | None:
         link.settimeout(10.0)

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
-
 from stepwell.core.child_process import ChildProcess, limit_threads
 from stepwell.core.fork_server import MODEL_MODULES
 
@@ -115,6 +113,8 @@ class ChildLauncher:
 
     def count_threads(self, size: int) -> int:
         """The trainer's threads, divided."""
+        import torch  # here: whoever joins a run needs it in its child alone
+
         return max(1, torch.get_num_threads() // size)
 
 

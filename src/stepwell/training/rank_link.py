@@ -13,15 +13,15 @@ import json
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # who only joins a run needs no torch: its child does
+    from torch import Tensor
 
 _HEAD = struct.Struct("<IQ")
 _BUCKET_BYTES = 64 << 20
 Message = tuple[dict[str, Any], bytearray]
-Named = tuple[str, Tensor]
+Named = tuple[str, "Tensor"]
 
 
 def send_message(link: socket.socket, words: dict[str, Any], *payload: bytes | memoryview) -> None:
@@ -56,6 +56,8 @@ def _read_bytes(link: socket.socket, size: int) -> bytearray | None:
 
 def view_bytes(tensor: Tensor) -> memoryview:
     """The bits of a tensor; one on a device is copied to the host."""
+    import torch
+
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy().data)
 
@@ -67,6 +69,8 @@ def describe_tensor(name: str, tensor: Tensor) -> list[Any]:
 
 def read_tensors(described: Sequence[list[Any]], payload: bytearray) -> Iterator[Named]:
     """The tensors of a payload, which they share."""
+    import torch
+
     start = 0
     for name, kind, shape in described:
         dtype: torch.dtype = getattr(torch, kind)

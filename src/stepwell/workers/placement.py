@@ -6,9 +6,10 @@
 
 A device is `cpu`, `cuda:0`, … of this machine, or `HOST/cpu`, `HOST/cuda:0` of another that serves workers
 (`stepwell serve worker`). With `workers.backend = "ray"` simulators and generators get devices of the cluster
-(`ray_cluster.py`). Trainers are on this machine. Defaults: generators and trainers
-get `policy.device` (in `hybrid`, trainers get all named devices). Simulators get the cores of the CPU, which
-all placements share; in `hybrid` the cores can be named like any other device.
+(`ray_cluster.py`), and so do the ranks of a trainer if there are several; otherwise trainers are on this
+machine. Defaults: generators and trainers get `policy.device` (in `hybrid`, trainers get all named devices).
+Simulators get the cores of the CPU, which all placements share; in `hybrid` the cores can be named like any
+other device.
 
 Each trainer device is a rank (`training/ranks.py`). The cores may host several ranks, every other device one.
 
@@ -54,7 +55,8 @@ def resolve_placement(config: WorkersConfig, policy_device: str, available: Sequ
     """The placement on these devices. `available` always includes the cores (`cpu`)."""
     simulators, generators, trainers = _list_named_devices(config, policy_device)
     for kind, devices in (("simulators", simulators), ("generators", generators), ("trainers", trainers)):
-        elsewhere = [] if kind == "trainers" else _list_elsewhere(config, devices)
+        is_here = kind == "trainers" and not are_ranks_actors(config, devices)
+        elsewhere = [] if is_here else _list_elsewhere(config, devices)
         _check_available(kind, devices, [*available, *elsewhere])
     are_cores = all(device.rpartition("/")[2] == CORES for device in simulators)
     is_shared = are_cores and not (config.placement == "hybrid" and config.simulators.devices)
@@ -66,6 +68,11 @@ def resolve_placement(config: WorkersConfig, policy_device: str, available: Sequ
         _deal_out(generators, config.generators.num_workers),
         trainers,
     )
+
+
+def are_ranks_actors(config: WorkersConfig, trainers: Sequence[str]) -> bool:
+    """Whether the trainer's ranks are actors of a Ray cluster: several ones of a run on it."""
+    return config.backend == "ray" and config.mode != "off" and len(trainers) > 1
 
 
 def list_trainer_devices(

@@ -8,8 +8,8 @@
     HOST/cuda:1          one GPU of that node, likewise           cuda:0
     cuda:1, if a trainer has it too: the controller's own GPU 1, shared with the trainer and not reserved
 
-HOST is the address or the name of a node. The controller and the trainer's ranks stay in the process that
-called `stepwell train`.
+HOST is the address or the name of a node. The controller, and a trainer of one device, stay in the process
+that called `stepwell train`. Several ranks of a trainer are actors, each in the bundle of its device.
 
 Invariants
 * A run that the cluster has no room for ends with what it asks for and what there is.
@@ -32,7 +32,7 @@ from typing import Any
 from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError, WorkerError
 from stepwell.workers.contracts import Launcher
-from stepwell.workers.placement import CORES, DevicePlacement
+from stepwell.workers.placement import CORES, DevicePlacement, are_ranks_actors
 
 NAMESPACE = "stepwell"
 _PIN = 0.001  # of a node's own resource: pins a bundle to it
@@ -56,6 +56,7 @@ class BundlePlan:
     bundles: list[dict[str, float]] = field(default_factory=list)
     simulators: list[WorkerBundle] = field(default_factory=list)
     generators: list[WorkerBundle] = field(default_factory=list)
+    trainers: list[WorkerBundle] = field(default_factory=list)  # ranks that are actors
 
     def sum_resources(self) -> dict[str, float]:
         """All bundles together."""
@@ -73,13 +74,16 @@ def plan_bundles(
     cpus = {
         "simulators": config.simulators.num_cpus,
         "generators": config.generators.num_cpus or float(config.generators.num_threads or 1),
+        "trainers": config.trainers.num_cpus,
     }
-    counts = Counter((*placement.simulators, *placement.generators))
-    for kind in ("simulators", "generators"):
+    has_ranks = are_ranks_actors(config, placement.trainers)
+    kinds = ("simulators", "generators", *(["trainers"] if has_ranks else []))
+    counts = Counter(device for kind in kinds for device in getattr(placement, kind))
+    for kind in kinds:
         for device in getattr(placement, kind):
             host, _, name = device.rpartition("/")
             pin = {_find_node(host, nodes, f"workers.{kind}.devices"): _PIN} if host else {}
-            is_own = device in placement.trainers and name != CORES
+            is_own = device in placement.trainers and name != CORES and not has_ranks
             variables = dict[str, str]()
             if name == CORES or is_own:
                 index, gpus = len(plan.bundles), 0.0
@@ -143,6 +147,21 @@ class RayCluster:
             {**variables, **bundle.variables},
             self._config.heartbeat_s,
         )
+
+    def place_actor(self, bundle: WorkerBundle) -> dict[str, Any]:
+        """Options of an actor that belongs into a bundle."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        strategy = PlacementGroupSchedulingStrategy(
+            self._group, placement_group_bundle_index=bundle.index, placement_group_capture_child_tasks=False
+        )
+        return {
+            "num_cpus": bundle.num_cpus,
+            "num_gpus": bundle.num_gpus,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": strategy,
+        }
 
     def close(self) -> None:
         """Give back what was reserved."""

@@ -52,6 +52,8 @@ class WeightSnapshot:
     marks: dict[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     events: Sequence[Any] = ()  # of copies that a GPU may still be making
+    frozen_marks: dict[str, str] = field(default_factory=dict)  # known ones, shared by all snapshots
+    frozen: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,7 +69,10 @@ class WeightSnapshot:
         """Wait for the copies, then mark every part. Takes time: not for the trainer's thread."""
         for event in self.events:
             event.synchronize()
-        self.marks = compute_marks(self.tensors)
+        known = self.frozen_marks.keys() & self.frozen
+        found = compute_marks({name: one for name, one in self.tensors.items() if name not in known})
+        self.frozen_marks.update({name: mark for name, mark in found.items() if name in self.frozen})
+        self.marks = found | {name: self.frozen_marks[name] for name in known & self.tensors.keys()}
         self.fingerprint = digest_marks(self.marks)
 
     def list_buckets(self, names: Iterable[str]) -> list[WeightBucket]:
@@ -135,6 +140,7 @@ class SnapshotBuffers:
         self._dtype, self._bucket_bytes = dtype, bucket_bytes
         self._turns: tuple[dict[str, torch.Tensor], ...] = ({}, {})
         self._frozen: dict[str, torch.Tensor] = {}
+        self._frozen_marks: dict[str, str] = {}
 
     @torch.no_grad()
     def take_snapshot(self, version: int, parts: WeightParts) -> WeightSnapshot:
@@ -155,7 +161,15 @@ class SnapshotBuffers:
             if tensor.is_cuda:
                 streams[tensor.device] = torch.cuda.current_stream(tensor.device)
         events = [stream.record_event() for stream in streams.values()]
-        return WeightSnapshot(version, found, dict(parts.adapters), self._bucket_bytes, events=events)
+        return WeightSnapshot(
+            version,
+            found,
+            dict(parts.adapters),
+            self._bucket_bytes,
+            events=events,
+            frozen_marks=self._frozen_marks,
+            frozen=parts.frozen,
+        )
 
 
 def _copy_to_host(tensor: torch.Tensor, dtype: torch.dtype, buffer: torch.Tensor | None) -> torch.Tensor:

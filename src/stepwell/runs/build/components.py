@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stepwell.policies.vla import VLAPolicy
     from stepwell.runs.build.language_backend import LanguageBackend
     from stepwell.runs.build.robot_backend import RobotBackend
-    from stepwell.training.rank_join import JoinLauncher
+    from stepwell.training.rank_launch import RankLauncher
 
 HELD_OUT_SEED = 20_261_115
 """Held-out tasks are the same in every run, whatever its seed, so that runs can be compared."""
@@ -38,6 +38,8 @@ HELD_OUT_SEED = 20_261_115
 @dataclass(eq=False)
 class Components(RunResources):
     """Everything that a run is made of; each component is built on first use."""
+
+    rank_launcher: RankLauncher | None = None  # of ranks that are actors
 
     @cached_property
     def backend(self) -> Backend:
@@ -92,8 +94,10 @@ class Components(RunResources):
             on_dead_rank=self.config.workers.on_dead_rank,
         )
 
-    def _find_launcher(self) -> JoinLauncher | None:
-        """Ranks that torchrun (or any launcher that sets its variables) starts; None: child processes."""
+    def _find_launcher(self) -> RankLauncher | None:
+        """Ranks that Ray, torchrun or a launcher that sets its variables starts; None: child processes."""
+        if self.rank_launcher is not None:
+            return self.rank_launcher
         from stepwell.training.rank_join import JoinLauncher, Rendezvous  # imports torch
 
         meeting = Rendezvous.read_environment(os.environ)

@@ -25,6 +25,7 @@ from stepwell.workers.in_process import LocalGenerator, LocalSimulator
 from stepwell.workers.placement import DevicePlacement
 
 if TYPE_CHECKING:
+    from stepwell.runs.build.ray_ranks import RayRankLauncher
     from stepwell.workers.ray_cluster import BundlePlan, RayCluster, WorkerBundle
 
 
@@ -78,6 +79,7 @@ class WorkerBuilder:
         self._config, self._components, self._placement = config, components, placement
         self._cluster: RayCluster | None = None
         self._plan: BundlePlan | None = None
+        self._ranks: RayRankLauncher | None = None
 
     def open_cluster(self) -> None:
         """Connect to the Ray cluster and reserve room, if the run has one. May wait."""
@@ -88,8 +90,19 @@ class WorkerBuilder:
             self._cluster = RayCluster(self._config.workers, folder.name if folder else "run")
             self._plan = self._cluster.open_group(self._placement)
 
+    def make_rank_launcher(self) -> RayRankLauncher | None:
+        """Who starts the trainer's ranks as actors; None: they are not actors."""
+        if self._cluster is None or self._plan is None or not self._plan.trainers:
+            return None
+        from stepwell.runs.build.ray_ranks import RayRankLauncher
+
+        self._ranks = RayRankLauncher(self._cluster, self._plan.trainers)
+        return self._ranks
+
     def close(self) -> None:
         """Give back what `open_cluster` reserved."""
+        if self._ranks is not None:
+            self._ranks.close()
         if self._cluster is not None:
             self._cluster.close()
 

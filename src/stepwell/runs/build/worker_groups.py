@@ -41,7 +41,13 @@ from stepwell.runs.build.worker_builder import WorkerBuilder, check_backend
 from stepwell.workers.busy_times import BusySnapshot, BusyTimes
 from stepwell.workers.contracts import Generator, Simulator
 from stepwell.workers.driver import Driver
-from stepwell.workers.placement import DevicePlacement, list_devices, list_trainer_devices, resolve_placement
+from stepwell.workers.placement import (
+    DevicePlacement,
+    are_ranks_actors,
+    list_devices,
+    list_trainer_devices,
+    resolve_placement,
+)
 from stepwell.workers.request_queue import RequestQueue
 from stepwell.workers.shards import find_shard_rule, load_user_function
 from stepwell.workers.staleness import check_staleness
@@ -122,7 +128,8 @@ def place_policy(config: RunConfig) -> RunConfig:
         "trainers": workers.trainers.model_copy(update={"devices": devices}),
         "generators": workers.generators.model_copy(update={"devices": workers.generators.devices or (own,)}),
     }
-    policy = config.policy.model_copy(update={"device": devices[0]})
+    first = "cpu" if are_ranks_actors(workers, devices) else devices[0]
+    policy = config.policy.model_copy(update={"device": first})
     return config.model_copy(update={"policy": policy, "workers": workers.model_copy(update=changes)})
 
 
@@ -159,6 +166,7 @@ class WorkerGroups:
         workers = cls(config, components, check_workers(config))
         try:
             workers._builder.open_cluster()  # here: starting a Ray cluster sets signal handlers
+            components.rank_launcher = workers._builder.make_rank_launcher()
             workers.call(workers._start_workers())
         except BaseException:
             workers.close()
