@@ -33,6 +33,7 @@ class CompletionsServer:
     seen: list[tuple[str, Body, str | None]] = field(default_factory=list)
     hung_up: threading.Event = field(default_factory=threading.Event)
     url: str = ""
+    local: threading.local = field(default_factory=threading.local)  # of the thread of one connection
 
     def reply(self, path: str, body: Body) -> Answer:
         answer = self.answers(path, body)
@@ -141,6 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: Body) -> None:
         self.content.seen.append((self.path, body, self.headers.get("Authorization")))
+        self.content.local.connection = self.connection
         status, content = self.content.reply(self.path, body)
         if status == 0:  # hang up without a word
             self.close_connection = True

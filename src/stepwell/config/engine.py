@@ -1,4 +1,4 @@
-"""Settings of the embedded engine: sizes, batching, and how it runs on a GPU."""
+"""Settings of engines: the embedded one, and servers such as vLLM and SGLang."""
 
 from __future__ import annotations
 
@@ -9,9 +9,50 @@ from pydantic import Field, model_validator
 from stepwell.config.base import Settings
 
 
-class EngineConfig(Settings):
-    """How the embedded engine batches, caches and computes."""
+class ServerConfig(Settings):
+    """The servers of `engine.backend`: how to reach them, and how they get weights."""
 
+    model: str | None = Field(
+        None, description="name under which they serve the policy; None: the only one that they serve"
+    )
+    weights_folder: str | None = Field(
+        None,
+        description="folder that trainer and servers see under the same path: new weights are written there; "
+        "None: in the run's folder (servers on this machine)",
+    )
+    api_key_env: str = Field("", description="environment variable that holds their API key")
+    max_connections: int = Field(256, ge=1, description="requests at one server at once; further ones wait")
+    connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
+    timeout_s: float = Field(600.0, gt=0, description="how long a server may need for an action or an update")
+    num_retries: int = Field(
+        4, ge=0, description="new attempts at a server that is unreachable before it counts as lost"
+    )
+    backoff_s: float = Field(0.25, ge=0, description="pause before the first new attempt; doubles each time")
+    logprobs_mode: Literal["auto", "raw", "processed"] = Field(
+        "auto",
+        description="which logprobs vLLM returns (its --logprobs-mode); auto: asks when it matters",
+    )
+    num_probes: int = Field(
+        4, ge=1, description="prompts that check, after every update, whether a server has the new weights"
+    )
+    probe_tokens: int = Field(
+        32, ge=8, description="tokens that each of them samples; the trainer's model scores them again"
+    )
+
+
+class EngineConfig(Settings):
+    """Who samples: the embedded engine (how it batches, caches and computes), or servers."""
+
+    backend: Literal["embedded", "vllm", "sglang"] = Field(
+        "embedded",
+        description="embedded: inside the run; vllm, sglang: servers that run already, at `urls`. They get "
+        "the new weights after every update. Of the settings below they use max_length, seed and those of "
+        "`engine.server`",
+    )
+    urls: tuple[str, ...] = Field(
+        (), description="addresses of the servers (replicas), such as http://gpu1:8000; for vllm and sglang"
+    )
+    server: ServerConfig = Field(default_factory=ServerConfig)
     max_batch_size: int = Field(64, ge=1, description="requests that decode together")
     max_wait_ms: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="how long a request may wait for others before it starts"
@@ -62,6 +103,19 @@ class EngineConfig(Settings):
             raise ValueError(
                 f"max_queue ({self.max_queue}) must be at least max_batch_size ({self.max_batch_size})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_urls(self) -> EngineConfig:
+        if self.backend == "embedded" and self.urls:
+            raise ValueError('urls are of servers; set backend to "vllm" or "sglang", or remove them')
+        if self.backend != "embedded" and not self.urls:
+            raise ValueError(f'backend {self.backend} needs urls, such as urls=["http://127.0.0.1:8000"]')
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"urls: {url!r} must start with http:// or https://")
+        if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
+            raise ValueError("urls names a server twice; name each once")
         return self
 
 

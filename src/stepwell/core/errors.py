@@ -65,6 +65,10 @@ class EngineError(InfraError):
     """The sampling engine failed or is gone."""
 
 
+class ServerLostError(EngineError):
+    """An inference server does not answer or hung up: its work can move to another one."""
+
+
 class EnvError(InfraError):
     """The environment (its process, simulator or service) failed."""
 

@@ -1,4 +1,4 @@
-"""Engines that sample actions: embedded, for robot policies, and remote (vLLM). Also the dynamic batcher.
+"""Engines that sample actions: embedded, for robot policies, at servers (vLLM, SGLang). And the batcher.
 
 Names are imported on first use: the batcher, streams and remote engines work without torch.
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stepwell.engines.embedded import EmbeddedEngine
     from stepwell.engines.parity import check_parity
     from stepwell.engines.remote import RemoteEngine
+    from stepwell.engines.served.engine import ServedEngine
     from stepwell.engines.token_stream import SampledToken, Streamer
     from stepwell.engines.weights import fingerprint_of
 
@@ -25,6 +26,7 @@ __all__ = [
     "EmbeddedEngine",
     "RemoteEngine",
     "SampledToken",
+    "ServedEngine",
     "Streamer",
     "check_parity",
     "fingerprint_of",
@@ -39,6 +41,7 @@ __getattr__ = lazy_names(
         "EmbeddedEngine": "embedded",
         "RemoteEngine": "remote",
         "SampledToken": "token_stream",
+        "ServedEngine": "served.engine",
         "Streamer": "token_stream",
         "check_parity": "parity",
         "fingerprint_of": "weights",

@@ -83,6 +83,10 @@ def _check_generator(config: WorkerServiceConfig, device: str, settings: Mapping
     except ValidationError as error:
         where, words = describe_problem(RunConfig, error.errors(include_url=False)[0])
         raise ServiceError(ErrorKind.INVALID, f"{where}: {words}") from error
+    if run.engine.backend != "embedded":
+        raise ServiceError(
+            ErrorKind.FORBIDDEN, "engine.backend: a host runs engines of its own and asks no other servers"
+        )
     policy = run.policy.model_copy(
         update={"model": _find_model(config, run.policy.model), "revision": None, "device": device}
     )

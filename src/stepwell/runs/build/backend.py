@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from stepwell.core import SamplingParams, Task, Trajectory
 
 if TYPE_CHECKING:
-    from stepwell.engines import ArrayEngine, EmbeddedEngine
+    from stepwell.engines import ArrayEngine, EmbeddedEngine, ServedEngine
     from stepwell.policies import CausalLMPolicy
     from stepwell.policies.vla import VLAPolicy
     from stepwell.pool import PoolImageStore
@@ -29,8 +29,10 @@ class Backend(Protocol):
 
     is_robot: bool
 
-    default_inflight: int
-    """Inference batches that one generator may have under way, unless settings say so."""
+    @property
+    def default_inflight(self) -> int:
+        """Inference batches that one generator may have under way, unless settings say so."""
+        ...
 
     @property
     def policy(self) -> CausalLMPolicy | VLAPolicy:
@@ -38,7 +40,7 @@ class Backend(Protocol):
         ...
 
     @property
-    def engine(self) -> EmbeddedEngine | ArrayEngine:
+    def engine(self) -> EmbeddedEngine | ServedEngine | ArrayEngine:
         """Samples actions from its own copy of the policy's model."""
         ...
 

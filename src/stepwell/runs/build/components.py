@@ -24,7 +24,7 @@ from stepwell.runs.build.resources import RunResources, close_built
 from stepwell.runs.build.runner import LocalRunner
 
 if TYPE_CHECKING:
-    from stepwell.engines import ArrayEngine, EmbeddedEngine
+    from stepwell.engines import ArrayEngine, EmbeddedEngine, ServedEngine
     from stepwell.policies import CausalLMPolicy
     from stepwell.policies.vla import VLAPolicy
     from stepwell.runs.build.language_backend import LanguageBackend
@@ -73,7 +73,7 @@ class Components(RunResources):
         return self.backend.policy
 
     @property
-    def engine(self) -> EmbeddedEngine | ArrayEngine:
+    def engine(self) -> EmbeddedEngine | ServedEngine | ArrayEngine:
         return self.backend.engine
 
     @cached_property

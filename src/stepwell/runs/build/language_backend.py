@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -50,11 +51,15 @@ class LanguageBackend:
 
     resources: RunResources
     is_robot: bool = False
-    default_inflight: int = 4  # the engine lets new requests join those under way
 
     @property
     def config(self) -> RunConfig:
         return self.resources.config
+
+    @property
+    def default_inflight(self) -> int:
+        """The engine lets new requests join those under way; servers have queues of their own."""
+        return 4 if self.config.engine.backend == "embedded" else 64
 
     # --- model ----------------------------------------------------------------------------
 
@@ -141,11 +146,13 @@ class LanguageBackend:
         )
 
     @cached_property
-    def engine(self) -> engines.EmbeddedEngine:
-        """Runs a copy of the policy's model with adapters merged into it."""
+    def engine(self) -> engines.EmbeddedEngine | engines.ServedEngine:
+        """Runs a copy of the policy's model with adapters merged into it, or gives it to servers."""
         model = self.policy.model
         if self.policy.adapters is not None:
             model = copy.deepcopy(self.policy.adapters).merge_and_unload()
+        if self.config.engine.backend != "embedded":
+            return self._open_servers(model)
         return engines.EmbeddedEngine(
             model,
             self.tokenizer,
@@ -153,6 +160,25 @@ class LanguageBackend:
             copy=self.policy.adapters is None,
             image_format=self.image_format,
             image_store=self.images,
+        )
+
+    def _open_servers(self, model: Any) -> engines.ServedEngine:
+        if self.image_format is not None:
+            raise ConfigError(
+                f"engine.backend: {self.config.engine.backend} gets prompts as token ids, without images; "
+                "use embedded for policies that see"
+            )
+        folder = self.resources.folder or Path(tempfile.mkdtemp(prefix="stepwell-"))
+        temperatures = (self.config.sampling.temperature, self.config.eval.temperature)
+        return engines.ServedEngine(
+            model,
+            self.tokenizer,
+            self.config.engine,
+            folder=folder / "served_weights",
+            source=self.base_path,
+            context_length=self.context_limit,
+            params=[self.sampling_params(temperature) for temperature in temperatures],
+            copy=self.policy.adapters is None,
         )
 
     # --- agent and episodes ---------------------------------------------------------------

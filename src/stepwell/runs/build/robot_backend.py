@@ -91,6 +91,8 @@ class RobotBackend:
     def engine(self) -> ArrayEngine:
         from stepwell.engines import ArrayEngine  # imports torch
 
+        if (name := self.resources.config.engine.backend) != "embedded":
+            raise ConfigError(f"engine.backend: {name} serves language models; use embedded for robots")
         return ArrayEngine(self.policy.model, self.resources.config.engine)
 
     @cached_property

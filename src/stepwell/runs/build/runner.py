@@ -17,7 +17,7 @@ from stepwell.rollout import Job, Rollout, RolloutResult
 if TYPE_CHECKING:
     import torch
 
-    from stepwell.engines import ArrayEngine, EmbeddedEngine
+    from stepwell.engines import ArrayEngine, EmbeddedEngine, ServedEngine
     from stepwell.runs.build.agent_rollout import AgentRollout
 
 
@@ -62,7 +62,7 @@ class EpisodeRunner(Protocol):
 class LocalRunner:
     """Engine and rollout in this process."""
 
-    engine: EmbeddedEngine | ArrayEngine
+    engine: EmbeddedEngine | ServedEngine | ArrayEngine
     rollout: Rollout | AgentRollout
 
     @property

@@ -72,6 +72,31 @@ def make_generator_config(config: RunConfig, device: str) -> RunConfig:
     return config.model_copy(update=changes)
 
 
+def check_servers(config: RunConfig) -> None:
+    """Refuse generators without a server of their own, and hosts that would have to reach the servers."""
+    engine, generators = config.engine, config.workers.generators
+    if engine.backend == "embedded":
+        return
+    if generators.num_workers > len(engine.urls):
+        raise ConfigError(
+            f"workers.generators.num_workers ({generators.num_workers}) exceeds the servers in engine.urls "
+            f"({len(engine.urls)}); one generator can ask all of them"
+        )
+    if elsewhere := [device for device in generators.devices if "/" in device]:
+        raise ConfigError(
+            f"workers.generators.devices: {elsewhere[0]} runs engines of its own; with engine.backend="
+            f"{engine.backend} generators are on this machine and ask the servers of engine.urls"
+        )
+
+
+def share_servers(config: RunConfig, i: int, count: int) -> RunConfig:
+    """The settings of generator `i` with its share of the servers."""
+    if config.engine.backend == "embedded":
+        return config
+    engine = config.engine.model_copy(update={"urls": config.engine.urls[i::count]})
+    return config.model_copy(update={"engine": engine})
+
+
 class WorkerBuilder:
     """Makes the workers of a run. None of them is started yet."""
 
@@ -136,7 +161,10 @@ class WorkerBuilder:
         devices = [device.rpartition("/")[2] for device in self._placement.generators]
         if self._plan is not None:
             devices = [bundle.device for bundle in self._plan.generators]
-        configs = [make_generator_config(self._config, device) for device in devices]
+        configs = [
+            share_servers(make_generator_config(self._config, device), i, len(devices))
+            for i, device in enumerate(devices)
+        ]
         if not self._config.workers.processes:
             return [
                 LocalGenerator(f"generator {i}", Components(config, folder).engine)

@@ -37,7 +37,7 @@ from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import WeightSource
 from stepwell.runs.build.weight_publisher import WeightPublisher
-from stepwell.runs.build.worker_builder import WorkerBuilder, check_backend
+from stepwell.runs.build.worker_builder import WorkerBuilder, check_backend, check_servers
 from stepwell.workers.busy_times import BusySnapshot, BusyTimes
 from stepwell.workers.contracts import Generator, Simulator
 from stepwell.workers.driver import Driver
@@ -67,6 +67,7 @@ def check_workers(config: RunConfig) -> DevicePlacement:
     if config.offline.pool is not None:
         raise ConfigError("workers.mode: an offline run plays nothing; set it to 'off'")
     check_backend(config.workers)
+    check_servers(config)
     find_shard_rule(config.workers.generators.shard)
     placement = resolve_placement(config.workers, config.policy.device, list_devices())
     return placement if config.own_agent.function is None else replace(placement, simulators=())

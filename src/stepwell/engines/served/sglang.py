@@ -1,0 +1,157 @@
+"""SGLang: its own form of requests (`/generate`), and its words for an update of weights.
+
+    pause         /pause_generation, mode "retract"      requests under way wait and compute their keys again
+    load_folder   /update_weights_from_disk              with the label as `weight_version`
+    drop_cache    /flush_cache
+    read_label    /model_info
+
+SGLang returns logprobs of the temperature-scaled distribution before truncation, which is what a step needs
+(unless SGLANG_RETURN_ORIGINAL_LOGPROB is set). A stop string ends an action with the token that completes it.
+SGLang also offers weights by collective (/init_weights_update_group).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepwell.config.engine import RemoteEngineConfig
+from stepwell.core.errors import ConfigError, EngineError, WeightsError
+from stepwell.core.protocols import Request, Sampled
+from stepwell.core.step import TokenAction, TokenState
+from stepwell.engines.completions import CompletionReply
+from stepwell.engines.remote import RemoteEngine
+from stepwell.engines.served.dialect import read_numbers
+from stepwell.engines.server_client import ServerClient
+from stepwell.engines.token_stream import SampledToken
+
+_GENERATE = "/generate"
+_LABEL = "/model_info"
+
+
+def build_generate_body(reply: CompletionReply) -> dict[str, Any]:
+    """The body of `/generate` for one action. Every setting that changes the distribution is sent."""
+    params, state = reply.request.params, reply.request.state
+    assert isinstance(state, TokenState)
+    return {
+        "rid": reply.request.id,
+        "input_ids": state.prompt_ids.tolist(),
+        "return_logprob": True,
+        "logprob_start_len": -1,  # none of the prompt: that would bypass the cache
+        "sampling_params": {
+            "max_new_tokens": reply.max_tokens,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "top_k": -1,
+            "min_p": 0.0,
+            "min_new_tokens": 0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "sampling_seed": reply.seed % 2**31,
+            "stop": list(params.stop),
+            "stop_token_ids": list(params.stop_ids),
+            "ignore_eos": params.ignore_end,
+            "no_stop_trim": True,
+            "skip_special_tokens": not params.stop,
+        },
+    }
+
+
+def read_generate_reply(data: Any, prompt_ids: list[int]) -> dict[str, Any]:
+    """A reply of `/generate` in the form of a completion, which `CompletionReply` checks."""
+    try:
+        told = data["meta_info"]
+        rows = told["output_token_logprobs"] or []
+        ended = told["finish_reason"]
+        sampled = [int(row[1]) for row in rows]
+        choice = {
+            "token_ids": list(data.get("output_ids", sampled)),
+            "logprobs": {"token_logprobs": [row[0] for row in rows]},
+            "text": data.get("text"),
+            "finish_reason": ended["type"],
+            "stop_reason": ended.get("matched"),
+            # the prompt itself does not come back, only its length
+            "prompt_token_ids": prompt_ids if told["prompt_tokens"] == len(prompt_ids) else [],
+        }
+        cached = {"prompt_tokens_details": {"cached_tokens": told.get("cached_tokens", 0)}}
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise EngineError(f"the server's reply does not have the form of /generate: {error!r}") from None
+    if choice["token_ids"] != sampled:
+        raise EngineError("the server's output_ids are not those of its logprobs")
+    return {"choices": [choice], "usage": cached}
+
+
+class SglangSampler(RemoteEngine):
+    """Samples actions at an SGLang server."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.client.sampling_path = _GENERATE
+
+    async def stream(self, request: Request) -> AsyncIterator[SampledToken | Sampled]:
+        """Yield the tokens of the whole action, then the sample."""
+        (sample,) = await self.generate([request])
+        assert isinstance(sample.action, TokenAction)
+        for token, logprob in zip(sample.action.action_ids, sample.logprobs, strict=True):
+            yield SampledToken(int(token), float(logprob))
+        yield sample
+
+    async def check_logprobs(self, request: Request) -> None:
+        """Its logprobs are right for every temperature and top_p."""
+
+    async def _complete_reply(self, reply: CompletionReply) -> None:
+        state = reply.request.state
+        assert isinstance(state, TokenState)
+        data = await self.client.send_json("POST", _GENERATE, build_generate_body(reply))
+        for _ in reply.add_chunk(read_generate_reply(data, state.prompt_ids.tolist())):
+            pass
+
+
+class SglangDialect:
+    """Commands of SGLang 0.5."""
+
+    name = "SGLang"
+
+    def make_sampler(self, url: str, model: str, config: RemoteEngineConfig, tokenizer: Any) -> RemoteEngine:
+        return SglangSampler(url, model, config, tokenizer=tokenizer)
+
+    async def check_control(self, client: ServerClient) -> None:
+        if await client.read_status(_LABEL) == 404:
+            raise ConfigError(f"{client.base_url} has no {_LABEL}: is it an SGLang server (0.5 or later)?")
+
+    async def read_label(self, client: ServerClient) -> str:
+        data = await client.send_json("GET", _LABEL)
+        return str(data.get("weight_version")) if isinstance(data, dict) else ""
+
+    async def pause(self, client: ServerClient) -> None:
+        await client.send_request("POST", "/pause_generation", {"mode": "retract"})
+
+    async def resume(self, client: ServerClient) -> None:
+        await client.send_request("POST", "/continue_generation", {})
+
+    async def load_folder(self, client: ServerClient, folder: Path, label: str) -> None:
+        body = {"model_path": str(folder), "weight_version": label, "flush_cache": True}
+        data = await client.send_json("POST", "/update_weights_from_disk", body)
+        if not isinstance(data, dict) or data.get("success") is not True:
+            raise WeightsError(f"{client.base_url} did not load {folder}: {data!r:.300}")
+
+    async def drop_cache(self, client: ServerClient) -> None:
+        await client.send_request("POST", "/flush_cache?timeout=30", {})
+
+    async def score_tokens(self, client: ServerClient, model: str, ids: Sequence[int]) -> list[float]:
+        body = {
+            "input_ids": list(ids),
+            "return_logprob": True,
+            "logprob_start_len": 0,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+        }
+        data = await client.send_json("POST", _GENERATE, body)
+        try:
+            values = [row[0] for row in data["meta_info"]["input_token_logprobs"][1:]]
+        except (KeyError, TypeError, IndexError) as error:
+            raise EngineError(
+                f"{client.base_url}: no input_token_logprobs in its reply ({error!r})"
+            ) from None
+        return read_numbers(values, len(ids) - 1, client.base_url)
