@@ -78,6 +78,7 @@ class ServedEngine:
         self._seeds = np.random.default_rng(config.seed)
         self._published: PublishedWeights | None = None
         self._fingerprint = ""
+        self.paused_s = 0.0  # in all updates so far, of the server that was paused longest
         self._loading = threading.Lock()
         self._closed = False
         self._reviving: dict[str, asyncio.Task[None]] = {}
@@ -136,6 +137,7 @@ class ServedEngine:
             self._probe.note_new_weights()
             self._run(self._update_all(PublishedWeights(version, label, folder)))
             self._fingerprint = fingerprint
+            self.paused_s += max((times.paused_s for times in self.list_times().values()), default=0.0)
             self._files.remove_old()
 
     def fingerprint(self) -> str:
