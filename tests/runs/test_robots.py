@@ -134,16 +134,18 @@ LEARNING = (
 @pytest.mark.parametrize(("head", "recipe"), [("token", "steppo"), ("flow", "grpo")])
 def test_reinforcement_makes_a_weak_imitator_clearly_better(head: str, recipe: str, tmp_path: Path) -> None:
     groups = ("train.tasks_per_update=8", "train.group_size=8") if recipe == "grpo" else ()
-    folder = train(
-        config(
-            *LEARNING, f"policy.vla.head={head}", f"recipe.name={recipe}", "train.num_updates=32",
-            "eval.every=8", *groups, folder=tmp_path,
-        )
-    )  # fmt: skip
-    entries = read_entries(folder / "metrics.jsonl")
-    before, *later = (entry.values["success"] for entry in entries if entry.kind == "eval")
-    assert 0.15 <= before <= 0.7
+    settings = (*LEARNING, f"policy.vla.head={head}", f"recipe.name={recipe}", "eval.every=8", *groups)
+
+    def measure_rise(folder: Path) -> float:
+        entries = read_entries(folder / "metrics.jsonl")
+        before, *later = (entry.values["success"] for entry in entries if entry.kind == "eval")
+        assert 0.15 <= before <= 0.7
+        return max(later) - before
+
     # The best of four evaluations, not one of them: flow with steppo went from 0.46 to 0.93 with ATen's
     # plainest kernels, and single evaluations of it lay anywhere between.
     # With 64 episodes an update, token went to 0.90, 0.93 and 0.91 (seeds 0, 3, 4); with 32, seed 0 fell.
-    assert max(later) >= before + 0.2
+    folder = train(config(*settings, "train.num_updates=16", folder=tmp_path))
+    if measure_rise(folder) < 0.2:  # as long as it may take, but no longer than it does
+        train(config(*settings, "train.num_updates=32", folder=tmp_path), resume=folder)
+    assert measure_rise(folder) >= 0.2
