@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import ConfigError, EngineError, InputError, ModelError
 from stepwell.core.protocols import Request, Sampled, Sampler, SamplingParams
 from stepwell.core.step import FinishReason, TokenState
+from stepwell.engines.batcher import SWITCH_INTERVAL_S
 from stepwell.engines.embedded import EmbeddedEngine
 
 
@@ -54,6 +56,21 @@ async def test_many_tasks_at_once_each_get_their_own_answer() -> None:
     for prompt, (first, second) in zip(prompts, answers, strict=True):
         assert first.action.action_ids.tolist() == generate_alone(model, prompt, 6)
         assert second.action.action_ids.tolist() == generate_alone(model, prompt[::-1], 6)
+
+
+async def test_other_threads_do_not_keep_the_lock_long_beside_an_engine_on_an_event_loop() -> None:
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.005)
+        with EmbeddedEngine(small_model("llama")) as engine:
+            await engine.generate([greedy([3, 4])])
+            assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
+        sys.setswitchinterval(SWITCH_INTERVAL_S / 10)
+        with EmbeddedEngine(small_model("llama")) as engine:
+            await engine.generate([greedy([3, 4])])
+            assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S / 10)
+    finally:
+        sys.setswitchinterval(before)
 
 
 async def test_no_requests_give_no_samples() -> None:

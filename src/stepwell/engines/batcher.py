@@ -24,6 +24,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,17 @@ from stepwell.core.errors import ConfigError, InputError, QueueFullError
 
 T = TypeVar("T")
 R = TypeVar("R")
+SWITCH_INTERVAL_S = 0.0001
+
+
+def shorten_switch_interval() -> None:
+    """Let threads of this process keep Python's lock for a short time only; a shorter time stays.
+
+    An engine's thread gives the lock up in every operation of torch. A thread that renders prompts or serves
+    callers then keeps it for a whole interval, 5 ms by default, many times in a step
+    (`benchmarks/engine_beside_python.py`).
+    """
+    sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
 
 
 @dataclass(slots=True, eq=False)

@@ -44,7 +44,7 @@ from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.renamed import renamed_arguments
 from stepwell.core.step import TokenAction
-from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle
+from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle, shorten_switch_interval
 from stepwell.engines.core import EngineCore, EngineCounts, Finished
 from stepwell.engines.numerics import check_dtype
 from stepwell.engines.runner_factory import build_runner, open_model
@@ -150,9 +150,7 @@ class EmbeddedEngine:
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         """Sample one action per request, in order. Cancelling the task cancels the requests."""
         self._check_requests(requests)
-        if not requests:
-            return []
-        return await self._get_batcher().submit(requests)
+        return await self._get_batcher().submit(requests) if requests else []
 
     async def stream(self, request: Request) -> AsyncIterator[SampledToken | Sampled]:
         """Yield each token as it is sampled, then the sample. Closing the iterator cancels the request."""
@@ -260,6 +258,7 @@ class EmbeddedEngine:
         """Return the batcher of the running event loop; a new loop gets a new one."""
         loop = asyncio.get_running_loop()
         if self._batcher is None or self._batcher[0] is not loop:
+            shorten_switch_interval()  # the loop's own work is in another thread than the engine's
             config = self.config
             waiting: BatchQueue[Request] = BatchQueue(
                 config.max_batch_size, config.max_wait_ms, config.max_queue, self._order
