@@ -128,9 +128,9 @@ def draw_figure(rows: list[dict[str, Any]]) -> None:
         first, last = row["success"][:1], row["success"][-10:]
         print(
             f"{row['backend']:9} seed {row['seed']}: success {statistics.mean(first):.3f} → "
-            f"{statistics.mean(last):.3f} (update 1, mean of the last 10), {len(row['success'])} updates, parity mean "
-            f"{statistics.mean(row['parity mean']):.2g}, max {max(row['parity max']):.2g}, paused "
-            f"{row['paused_s']} s, probes {row['probes_s']} s, {row['seconds']} s in all"
+            f"{statistics.mean(last):.3f} (update 1, mean of the last 10), {len(row['success'])} updates, "
+            f"parity mean {statistics.mean(row['parity mean']):.2g}, max {max(row['parity max']):.2g}, "
+            f"paused {row['paused_s']} s, probes {row['probes_s']} s, {row['seconds']} s in all"
         )
 
 
