@@ -160,7 +160,9 @@ def publish_overlapped(
     }
 
 
-def measure(folder: Path, rounds: int, work_s: float, num_generators: int) -> dict[str, Any]:
+def measure(
+    folder: Path, rounds: int, num_warm_ups: int, work_s: float, num_generators: int
+) -> dict[str, Any]:
     """The three ways in turn, on generators that stay."""
     whole = CausalLMPolicy.from_pretrained(folder)
     adapted = CausalLMPolicy.from_pretrained(folder, lora={})
@@ -173,7 +175,7 @@ def measure(folder: Path, rounds: int, work_s: float, num_generators: int) -> di
     rows: dict[str, list[dict[str, float]]] = {"blocking": [], "overlapped": [], "overlapped, LoRA": []}
     publishers = {name: WeightPublisher(workers.generators, torch.float32, submit) for name in list(rows)[1:]}
     quiet, version = list[float](), 0
-    for number in range(rounds + 1):  # the first round warms up
+    for number in range(-num_warm_ups, rounds):
         for name in rows:
             policy = adapted if "LoRA" in name else whole
             change_weights(policy)
@@ -190,7 +192,7 @@ def measure(folder: Path, rounds: int, work_s: float, num_generators: int) -> di
                 row = publish_overlapped(workers, publishers[name], policy, version, work_s)
             row["longest_gap_s"] = max(workers.find_gaps(began, time.perf_counter()))
             print(f"round {number}, {name}: {json.dumps(row)}", file=sys.stderr, flush=True)
-            if number:
+            if number >= 0:
                 rows[name].append(row)
     workers.call(workers.close())
     workers.loop.call_soon_threadsafe(workers.loop.stop)
@@ -223,7 +225,7 @@ def show(name: str, found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of the larger model")
     parser.add_argument("--work", type=float, default=10.0, help="seconds between publishes, larger model")
     parser.add_argument("--generators", type=int, default=2)
     parser.add_argument("--quick", action="store_true")
@@ -235,8 +237,9 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             write_model(Path(folder), shape)
-            seconds = options.work if shape["layers"] > 4 else 1.0
-            found[name] = measure(Path(folder), options.rounds, seconds, options.generators)
+            is_large = shape["layers"] > 4  # the small one is cheap: more rounds, and one to warm up
+            plan = (options.rounds, 0, options.work) if is_large else (5, 1, 1.0)
+            found[name] = measure(Path(folder), *plan, options.generators)
         show(name, found[name])
     if not options.quick:
         machine = {

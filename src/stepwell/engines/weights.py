@@ -27,6 +27,7 @@ import torch
 from stepwell.core.errors import WeightsError
 
 _CHUNK = 1 << 22  # words mixed at a time: bounds the scratch memory
+_CPU_CHUNK = 1 << 18  # scratch memory that is used again, not mapped anew: twice as fast
 _MIX_1 = -0x61C8864680B583EB  # odd 64-bit constants, written as the signed numbers they wrap to
 _MIX_2 = -0x40A7B892E31B1A47
 _HEAD = "lm_head.weight"
@@ -103,8 +104,9 @@ def _iterate_words(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         raw = raw.clone()
     whole = len(raw) // 8
     words = raw[: whole * 8].view(torch.int64)
-    for start in range(0, whole, _CHUNK):
-        yield start, words[start : start + _CHUNK]
+    size = _CPU_CHUNK if raw.device.type == "cpu" else _CHUNK
+    for start in range(0, whole, size):
+        yield start, words[start : start + size]
     if len(raw) % 8:
         last = torch.zeros(8, dtype=torch.uint8, device=raw.device)
         last[: len(raw) % 8] = raw[whole * 8 :]
