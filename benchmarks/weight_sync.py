@@ -45,7 +45,7 @@ from stepwell.workers.weight_bytes import PackedWeights
 RESULT = Path(__file__).parent / "results" / "weight_sync.json"
 CONSOLE = Console(width=130)
 SHAPES: dict[str, dict[str, int]] = {
-    "tiny (0.6m)": {"hidden": 96, "layers": 4, "heads": 4, "kv": 2, "inner": 256, "vocab": 1024},
+    "tiny (0.5m)": {"hidden": 96, "layers": 4, "heads": 4, "kv": 2, "inner": 256, "vocab": 1024},
     "135m": {"hidden": 576, "layers": 30, "heads": 9, "kv": 3, "inner": 1536, "vocab": 49152},
 }
 

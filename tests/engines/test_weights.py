@@ -62,7 +62,7 @@ def test_a_fingerprint_does_not_depend_on_memory_layout() -> None:
 def test_long_tensors_are_summed_in_chunks_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = {"a": torch.randn(1001, generator=torch.Generator().manual_seed(0))}
     whole = fingerprint_of(tensor)
-    monkeypatch.setattr("stepwell.engines.weights._CHUNK", 64)
+    monkeypatch.setattr("stepwell.engines.weights._CPU_CHUNK", 64)
     assert fingerprint_of(tensor) == whole
 
 

@@ -104,7 +104,9 @@ class WeightReceiver:
         if missing := sorted(arrival.lacking - arrival.tensors.keys()):
             raise EncodingError(f"version {arrival.version} lacks {len(missing)} parts, such as {missing[0]}")
         changed = self._merge_parts(arrival)
-        expected = self._expected | compute_marks(changed)
+        merged = {name: one for name, one in changed.items() if name in arrival.adapters}
+        came = {name: arrival.marks[name] for name in changed.keys() - merged.keys()}
+        expected = self._expected | came | compute_marks(merged)
         began, paused_s = time.perf_counter(), float(getattr(self._engine, "paused_s", 0.0))
         self._engine.update_weights(arrival.version, changed)
         paused_s = float(getattr(self._engine, "paused_s", paused_s)) - paused_s
