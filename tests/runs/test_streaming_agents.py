@@ -75,7 +75,8 @@ def test_a_step_has_the_version_that_sampled_it_whatever_was_published_since_its
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLAIN_AGENT_METRICS", str(tmp_path / "run" / "metrics.jsonl"))
-    folder = run(tmp_path, "waits_for_an_update", "stream", "eval.num_tasks=0")
+    settings = ("eval.num_tasks=0", "workers.weight_sync=blocking")  # the agent waits for the update alone
+    folder = run(tmp_path, "waits_for_an_update", "stream", *settings)
     late = [t for t in load(folder) if t.group == "run/g5"]
     assert len(late) == 2
     for trajectory in late:
