@@ -164,7 +164,7 @@ def write_result(args: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
     print(f"held-out accuracy {np.mean(accuracy):.3f} ({', '.join(f'{value:.3f}' for value in accuracy)})")
     result = {
         "machine": {"cpu": platform.processor() or platform.machine(), "torch": torch.__version__},
-        "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items() if k != "pools"},
+        "settings": {k: v for k, v in vars(args).items() if not isinstance(v, Path)},
         "mean_accuracy": float(np.mean(accuracy)),
         "runs": runs,
     }
