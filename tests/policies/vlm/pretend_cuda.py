@@ -163,12 +163,12 @@ class _Replayed:
 @contextmanager
 def pretended() -> Iterator[None]:
     """A machine with one GPU, as far as our code can tell."""
-    work = embedded.EmbeddedEngine._run_worker
+    work = embedded._run_worker
 
-    def work_there(engine: embedded.EmbeddedEngine) -> None:  # modes are of a thread; the engine has its own
+    def work_there(*given: Any) -> None:  # modes are of a thread; the engine has its own
         torch._C._set_only_lift_cpu_tensors(True)
         with _Everywhere():
-            work(engine)
+            work(*given)
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (
@@ -186,7 +186,7 @@ def pretended() -> Iterator[None]:
         patch.setattr(segments_cuda, "supports", lambda *_: False)
         patch.setattr(runner_factory, "_should_use_triton", lambda *_: False)
         patch.setattr(graphs.GraphRunner, "_capture_graph", lambda runner, key: _Replayed(runner, key))
-        patch.setattr(embedded.EmbeddedEngine, "_run_worker", work_there)
+        patch.setattr(embedded, "_run_worker", work_there)
         before = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)  # tied weights stay tied when they move
         torch._C._set_only_lift_cpu_tensors(True)

@@ -114,8 +114,8 @@ class _TimedEnvs:
     def __init__(self, batch: EnvBatch, size: int, steps: TimedCalls, resets: TimedCalls) -> None:
         self.envs, self._batch, self._steps, self._resets = batch.envs[:size], batch, steps, resets
 
-    def reset(self, tasks: Sequence[Task], **more: Any) -> list[Turn]:
-        turns: list[Turn] = self._resets.run(len(tasks), lambda: self._batch.reset(tasks, **more))
+    def reset(self, tasks: Sequence[Task], *places: Any, **more: Any) -> list[Turn]:
+        turns: list[Turn] = self._resets.run(len(tasks), lambda: self._batch.reset(tasks, *places, **more))
         return turns
 
     def step(self, indices: Sequence[int], actions: Sequence[Any], **more: Any) -> list[Turn]:
