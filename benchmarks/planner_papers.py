@@ -38,6 +38,8 @@ LONG = {"turns": 16, "epochs": 2, "num_updates": 4, "seed": 1}
 SPREADS = (0.15,)
 """0.15, 0.25 and 0.35 were tried on the calibrated columns: errors of 2.0, 3.3 and 4.0 %."""
 GOOD = 0.05  # root of the mean squared error of logarithms at which calibration stops
+NEUTRAL = {"step": 0.01, "sample": 0.005, "learn": 0.01, "switch": 0.1, "bandwidth": 20.0}
+"""Round numbers, the same for all tables: where `--neutral` begins."""
 SIZES = (8, 24, 64, 128, 256, 1024)
 DRIVER_S = 2.5e-5
 """What our driver costs per turn of an environment, without transport (results/queue_overhead.json)."""
@@ -51,11 +53,24 @@ def main() -> None:
         "part", nargs="?", choices=("calibrate", "predict", "scale", "draw", "all"), default="all"
     )
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="GPUs of the scaling curves")
+    parser.add_argument(
+        "--neutral",
+        action="store_true",
+        help="calibrate from round numbers with three spreads, and predict (papers_neutral.json)",
+    )
     args = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
+    if args.neutral:
+        calibration = calibrate_tables((0.15, 0.25, 0.35), NEUTRAL, rounds=10, good=0.01)
+        tables = predict_tables(calibration)
+        write(
+            {"calibration": calibration, "tables": tables, "summary": summarize(tables, calibration)},
+            FOLDER / "papers_neutral.json",
+        )
+        return
     result: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     if args.part in ("calibrate", "all"):
-        result["calibration"] = calibrate_tables()
+        result["calibration"] = calibrate_tables(SPREADS)
         write(result)
     if args.part in ("predict", "all"):
         result["tables"] = predict_tables(result["calibration"])
@@ -69,18 +84,25 @@ def main() -> None:
         draw(result)
 
 
-def write(result: dict[str, Any]) -> None:
-    RESULT.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+def write(result: dict[str, Any], to: Path = RESULT) -> None:
+    to.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
 
 # --- calibration --------------------------------------------------------------------------------
 
 
-def calibrate_tables() -> dict[str, Any]:
-    """The spread with the smallest error on the calibrated columns, and every table's parameters with it."""
+def calibrate_tables(
+    spreads: tuple[float, ...], start: dict[str, float] | None = None, *, rounds: int = 3, good: float = GOOD
+) -> dict[str, Any]:
+    """The spread with the smallest error on the calibrated columns, and every table's parameters with it.
+
+    `start` is where the parameters begin; None: at the end of an earlier calibration of each table.
+    """
     tries = []
-    for spread in SPREADS:
-        found = {table.name: calibrate_table(table, spread) for table in TABLES}
+    for spread in spreads:
+        found = {
+            table.name: calibrate_table(table, spread, start or table.start, rounds, good) for table in TABLES
+        }
         error = math.sqrt(np.mean([row["rms"] ** 2 for row in found.values()]))
         print(f"spread {spread}: error on calibrated columns {error:.4f}", flush=True)
         tries.append({"spread": spread, "rms": error, "tables": found})
@@ -96,23 +118,26 @@ def calibrate_tables() -> dict[str, Any]:
     }
 
 
-def calibrate_table(table: PaperTable, spread: float, rounds: int = 3) -> dict[str, Any]:
+def calibrate_table(
+    table: PaperTable, spread: float, start: dict[str, float], rounds: int, good: float
+) -> dict[str, Any]:
     """Parameters of a table that bring its calibrated columns close to what is reported."""
     columns = [column for column in table.columns if column.is_calibrated]
     began = time.process_time()
 
     def build_parameters(x: np.ndarray) -> dict[str, float]:
-        return table.start | {name: float(np.exp(v)) for name, v in zip(table.free, x, strict=True)}
+        found = {name: float(np.exp(v)) for name, v in zip(table.free, x, strict=True)}
+        return {"switch": 0.0} | found
 
     def compute_errors(x: np.ndarray) -> np.ndarray:
         parameters = build_parameters(x)
         found = [predict_run(c, parameters, spread, on_device=table.on_device, **SHORT)[0] for c in columns]
         return np.array([math.log(value / c.reported) for value, c in zip(found, columns, strict=True)])
 
-    x = np.log([table.start[name] for name in table.free])
+    x = np.log([start[name] for name in table.free])
     errors, damping = compute_errors(x), 0.01
     for _ in range(rounds):
-        if math.sqrt(errors @ errors / len(errors)) < GOOD:
+        if math.sqrt(errors @ errors / len(errors)) < good:
             break
         slopes = np.zeros((len(errors), len(x)))
         for j in range(len(x)):
@@ -220,8 +245,6 @@ def scale_cluster(
     calibration: dict[str, Any], sizes: tuple[int, ...], known: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Figure 7: LIBERO + GR00T over the number of GPUs, by placement and mode, and what limits it."""
-    libero = calibration["tables"]["table4"]["parameters"]
-    parameters = libero | {"bandwidth": calibration["tables"]["table1a"]["parameters"]["bandwidth"]}
     rows = [row for row in known if row["num_devices"] not in sizes]
     cases = [
         ("colocated", "sync", 0.0),
@@ -230,56 +253,43 @@ def scale_cluster(
         ("colocated", "stream", DRIVER_S),
     ]
     for count in sizes:
-        shape = {"turns": 6 if count < 256 else 3, "epochs": 1, "num_updates": 3}
         for placement, mode, controller_s in cases:
             if count > 256 and placement != "colocated":
                 continue  # minutes of a processor
             began = time.process_time()
-            column = Column(mode, placement, 32 * count, 2, 0.0, count)
-            value, run = predict_run(
-                column, parameters, calibration["spread"], on_device=False, controller_s=controller_s, **shape
-            )
-            hidden = {
-                "free network": parameters | {"bandwidth": 1e6},
-                "no spread": parameters,
-            }
-            without = {
-                name: predict_run(
-                    column,
-                    other,
-                    0.0 if name == "no spread" else calibration["spread"],
-                    on_device=False,
-                    controller_s=controller_s,
-                    **shape,
-                )[0]
-                for name, other in hidden.items()
-                if count in (24, 128) and not controller_s
-            }
-            rows.append(
-                {
-                    "num_devices": count,
-                    "placement": placement,
-                    "mode": mode,
-                    "controller_s": controller_s,
-                    "turns_per_s": round(value, 1),
-                    "busy": {kind: round(share, 3) for kind, share in run.busy.items()},
-                    "turns_per_s_without": {name: round(v, 1) for name, v in without.items()},
-                }
-            )
-            print(
-                count,
-                placement,
-                mode,
-                controller_s,
-                round(value, 1),
-                run.busy,
-                without,
-                f"{time.process_time() - began:.0f} s",
-                flush=True,
-            )
+            rows.append(predict_cluster(calibration, count, placement, mode, controller_s))
+            print(json.dumps(rows[-1]), f"{time.process_time() - began:.0f} s", flush=True)
     return sorted(
         rows, key=lambda row: (row["placement"], row["mode"], row["controller_s"], row["num_devices"])
     )
+
+
+def predict_cluster(
+    calibration: dict[str, Any], count: int, placement: str, mode: str, controller_s: float
+) -> dict[str, Any]:
+    """One point of figure 7; with 24 and 128 GPUs also without what may limit it."""
+    parameters = calibration["tables"]["table4"]["parameters"] | {
+        "bandwidth": calibration["tables"]["table1a"]["parameters"]["bandwidth"]
+    }
+    column = Column(mode, placement, 32 * count, 2, 0.0, count)
+    shape = {"turns": 6 if count < 256 else 3, "epochs": 1, "num_updates": 3, "controller_s": controller_s}
+    value, run = predict_run(column, parameters, calibration["spread"], on_device=False, **shape)
+    without = {}
+    if count in (24, 128) and not controller_s:
+        for name, other, spread in (
+            ("free network", parameters | {"bandwidth": 1e6}, calibration["spread"]),
+            ("no spread", parameters, 0.0),
+        ):
+            without[name] = round(predict_run(column, other, spread, on_device=False, **shape)[0], 1)
+    return {
+        "num_devices": count,
+        "placement": placement,
+        "mode": mode,
+        "controller_s": controller_s,
+        "turns_per_s": round(value, 1),
+        "busy": {kind: round(share, 3) for kind, share in run.busy.items()},
+        "turns_per_s_without": without,
+    }
 
 
 def divide_devices(calibration: dict[str, Any]) -> list[dict[str, Any]]:
