@@ -192,7 +192,7 @@ def time_engine_alone(components: Components, trajectories: list[Any], clock: Cl
     return clock.wait() - start, sum(len(one.action.action_ids) for one in sampled)
 
 
-def main() -> None:
+def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -204,7 +204,11 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="more settings, key=value")
     parser.add_argument("--functions", action="store_true", help="list the functions of the rollout by time")
     parser.add_argument("--output", type=Path, help="file of the results")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = read_options()
     started = time.perf_counter()
     components = prepare(options)
     clock = Clock(torch.device(options.device))
@@ -236,27 +240,22 @@ def main() -> None:
     if torch.cuda.is_available():
         print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
     if options.output is not None:
-        options.output.write_text(
-            json.dumps(
-                {
-                    "preset": options.preset,
-                    "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-                    "episodes": len(trajectories),
-                    "turns": num_turns,
-                    "prompt_tokens": num_prompt,
-                    "sampled_tokens": num_tokens,
-                    "table_s": {part.strip(): seconds for part, seconds in table.items()},
-                    "rollout_over_engine_alone": table["rollout"] / alone_s,
-                    "engine_busy_share": parts["engine: busy"] / table["rollout"],
-                    "last_update": whole,
-                    "parts_s": parts,
-                    "calls": calls,
-                    "engine_alone_s": alone_s,
-                },
-                indent=2,
-            )
-            + "\n"
-        )
+        result = {
+            "preset": options.preset,
+            "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+            "episodes": len(trajectories),
+            "turns": num_turns,
+            "prompt_tokens": num_prompt,
+            "sampled_tokens": num_tokens,
+            "table_s": {part.strip(): seconds for part, seconds in table.items()},
+            "rollout_over_engine_alone": table["rollout"] / alone_s,
+            "engine_busy_share": parts["engine: busy"] / table["rollout"],
+            "last_update": whole,
+            "parts_s": parts,
+            "calls": calls,
+            "engine_alone_s": alone_s,
+        }
+        options.output.write_text(json.dumps(result, indent=2) + "\n")
     components.close()
 
 

@@ -57,12 +57,13 @@ class EnvBatch:
         kind, make = find_env_type(name), partial(make_env, name, options)
         self._waiting: WaitingEnvs | None = make_waiting_envs(kind, name, make, size) if kind.waits else None
         self.envs: list[Env] = [make() for _ in range(size)] if self._waiting is None else self._waiting.envs
-        self._is_vector = issubclass(kind, VectorRobotEnv) and self._waiting is None
-        if issubclass(kind, VectorRobotEnv) and self._is_vector:
+        self._is_vector = issubclass(kind, VectorRobotEnv)
+        if issubclass(kind, VectorRobotEnv):
             kind.join_places(self.envs)  # type: ignore[arg-type]
-        for env in self.envs[1:] if self._waiting is None and not self._is_vector else ():
-            if isinstance(env, RobotEnv):
-                env.share(self.envs[0])
+        elif self._waiting is None:
+            for env in self.envs[1:]:
+                if isinstance(env, RobotEnv):
+                    env.share(self.envs[0])
 
     @property
     def waits(self) -> bool:
