@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
         "demo",
         run,
         summary="watch an agent learn to cross FrozenLake",
-        description="Trains a tiny model from random weights, in about four minutes on two cores, and "
+        description="Trains a tiny model from random weights, in four to eight minutes on two cores, and "
         "measures it before and after on held-out boards.",
         examples=_EXAMPLES,
         after_interrupt=_describe_resume,
