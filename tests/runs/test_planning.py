@@ -86,6 +86,26 @@ def test_how_the_work_is_split_and_what_is_odd_about_it_is_said(shape: tuple[str
     assert words in plan_run(small_config(*shape))
 
 
+PAGES = ("env.name=web", "env.options={driver='chromium'}", "agent.context=observation")
+
+
+def test_a_browser_is_looked_for_but_not_started_by_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    browser.chmod(0o755)
+    monkeypatch.setenv("STEPWELL_CHROMIUM", str(browser))
+    text = plan_run(small_config(*PAGES))
+    assert f"not checked Chromium is there ({browser}) and was not started: whether first prompts fit" in text
+    assert "--open-env looks at the first page" in text
+    assert "tokens sampled" in text and "tokens sampled, at most" not in text  # bounds only
+    assert not (tmp_path / "started").exists()
+    monkeypatch.setenv("STEPWELL_CHROMIUM", str(tmp_path / "missing"))
+    with pytest.raises(ConfigError, match="no Chromium was found"):
+        plan_run(small_config(*PAGES))
+
+
 def test_counting_tasks_takes_a_moment_and_says_where_it_stopped() -> None:
     started = time.process_time()
     text = plan_run(small_config("env.options.size=6", "train.num_tasks=1000000", "eval.num_tasks=100000"))

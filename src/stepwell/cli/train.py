@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import time
@@ -62,6 +63,11 @@ def add(commands: Any) -> None:
         "(workers.backend and workers.ray.address)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.add_argument(
+        "--open-env",
+        action="store_true",
+        help="with --dry-run: start the browser of an environment that has one, and measure its pages",
+    )
     parser.set_defaults(folder=None, began=0.0)
 
 
@@ -91,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     config = (
         read_settings(settings, default=resume) if args.env is None else _read_for_env(args.env, settings)
     )
+    if args.open_env and not args.dry_run:
+        raise ConfigError("--open-env belongs to --dry-run; training opens every environment")
     if args.address and config.workers.mode == "off":
         raise ConfigError("--address places workers, and this run has none: set workers.mode=stream")
     if args.dry_run and resume is not None:
@@ -99,9 +107,13 @@ def run(args: argparse.Namespace) -> int:
         check_changes(read_record(resume, config), resume, config)
     _warn_of_foreign_preset(settings, config)
     if args.dry_run:
-        from stepwell.runs.plan.run_plan import plan_run
+        gc.disable()  # a plan ends soon: passes over what it imports would be a twentieth of its time
+        try:
+            from stepwell.runs.plan.run_plan import plan_run
 
-        print(plan_run(config))
+            print(plan_run(config, opens_env=args.open_env))
+        finally:
+            gc.enable()
         return 0
     from stepwell.runs.build.recipe import resolve_recipe
 

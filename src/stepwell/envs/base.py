@@ -95,6 +95,15 @@ class Env(ABC):
         """The text for agents: guide, actions, turn limit, examples."""
 
     @classmethod
+    def check_unopened(cls, options: Any) -> str | None:
+        """For an environment that takes seconds to open: look whether it could be opened.
+
+        Raises `ConfigError` if what it needs is missing, else says what was found. None: it opens quickly, so
+        that a plan opens it and looks.
+        """
+        return None
+
+    @classmethod
     @abstractmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """The task of a seed; its content determines the episode."""

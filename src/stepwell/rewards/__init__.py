@@ -1,14 +1,19 @@
 """A step's reward, part by part. The record keeps each part."""
 
+from typing import TYPE_CHECKING, Any
+
+from stepwell.core.lazy import lazy_names
 from stepwell.core.renamed import renamed_names
 from stepwell.rewards.batch import BatchJudge, refuse_batch_settings
-from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.judge.verdict import Verdict
 from stepwell.rewards.outcomes import JUDGED_PARTS, apply_outcomes
 from stepwell.rewards.parts import compute_step_parts, list_part_names, select_parts
 from stepwell.rewards.repetition import RepeatedSentence, RepetitionPenalty
 from stepwell.rewards.state_match import match_state
 from stepwell.rewards.user_parts import OwnPart, StepOutcome, load_own_parts, reward_part
+
+if TYPE_CHECKING:
+    from stepwell.rewards.judge.rule import RuleJudge
 
 __all__ = [
     "JUDGED_PARTS",
@@ -29,7 +34,12 @@ __all__ = [
     "select_parts",
 ]
 
-__getattr__ = renamed_names(
+_get_lazy = lazy_names(__name__, {"RuleJudge": "judge.rule"})
+_get_renamed = renamed_names(
     __name__,
     {"Repetition": "RepetitionPenalty", "compose": "select_parts", "step_parts": "compute_step_parts"},
 )
+
+
+def __getattr__(name: str) -> Any:
+    return (_get_lazy if name == "RuleJudge" else _get_renamed)(name)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.agents import Agent
 from stepwell.agents.strategy import Field
@@ -24,11 +24,12 @@ from stepwell.config.run import RewardConfig
 from stepwell.core import Status, Step, Trajectory
 from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError
-from stepwell.rewards.judge.endpoint import EndpointJudge, JudgeQuestion
 from stepwell.rewards.judge.prompts import Part
-from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.parts import select_parts
 from stepwell.rewards.repetition import RepeatedSentence, RepetitionPenalty
+
+if TYPE_CHECKING:
+    from stepwell.rewards.judge.endpoint import EndpointJudge, JudgeQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,9 @@ class BatchJudge:
         self.agent, self.weights = agent, weights
         self.parts, self.optional_parts = tuple(parts), (*optional_parts, "repetition")
         judge = weights.judge
+        from stepwell.rewards.judge.endpoint import EndpointJudge  # large, and few runs judge batches
+        from stepwell.rewards.judge.rule import RuleJudge
+
         self.rule = RuleJudge(agent.description.vocabulary)
         self.repetition = RepetitionPenalty(judge)
         self.endpoint = endpoint
@@ -123,6 +127,8 @@ class BatchJudge:
                 yield self._make_question(step, "world_modeling", reply.prediction, after)
 
     def _make_question(self, step: Step, part: Part, said: str | None, state: Any) -> _JudgedText:
+        from stepwell.rewards.judge.endpoint import JudgeQuestion
+
         truth = {StateForm(form): str(text) for form, text in _as_mapping(state).items()}
         return _JudgedText(step, JudgeQuestion(part, self.agent.form, said or "", truth))
 

@@ -16,14 +16,17 @@ the requested form; `rewards.judge.kind` selects the judge. A judge behind an en
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from stepwell.agents.reply import Reply
 from stepwell.agents.strategy import Field, Strategy, find_strategy
 from stepwell.config.run import OwnPartConfig, RewardConfig
 from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError
-from stepwell.rewards.judge.rule import RuleJudge
 from stepwell.rewards.state_match import match_state
+
+if TYPE_CHECKING:
+    from stepwell.rewards.judge.rule import RuleJudge
 
 _ALWAYS = ("task", "format", "outcome")
 _FIELD_OF = {"grounding": Field.OBSERVATION, "world_modeling": Field.PREDICTION}

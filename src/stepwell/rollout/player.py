@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 from stepwell.agents import Agent, Reply
 from stepwell.config.run import RewardConfig
@@ -45,7 +45,6 @@ from stepwell.core import (
 from stepwell.envs.turns import Turn
 from stepwell.rendering import Conversation, ImagePart, Message, Renderer, TextPart
 from stepwell.rewards import (
-    RuleJudge,
     StepOutcome,
     compute_step_parts,
     list_part_names,
@@ -56,6 +55,9 @@ from stepwell.rewards import (
 from stepwell.rollout.episode import Episode, PastMessages, make_past_turns
 from stepwell.rollout.first_messages import make_user_message, start_conversation
 from stepwell.rollout.jobs import Job
+
+if TYPE_CHECKING:
+    from stepwell.rewards.judge.rule import RuleJudge
 
 NEEDS_STATE = frozenset({"grounding", "world_modeling"})
 
@@ -141,11 +143,16 @@ class TextPlayer:
         self.reward_scale = reward_scale
         if not judged_later:
             refuse_batch_settings(self.weights.judge)
-        by_rule = self.weights.judge.kind != "match"
-        self.judge = RuleJudge(agent.description.vocabulary) if by_rule else None
-        self.needs_state = bool(NEEDS_STATE & {*self.parts, *self.optional_parts}) or bool(
-            NEEDS_STATE & set(list_part_names(agent.strategy, [agent.form], agent.form))
-        )
+        writes_state = bool(NEEDS_STATE & set(list_part_names(agent.strategy, [agent.form], agent.form)))
+        self.is_judged = self.weights.judge.kind != "match"  # else texts are matched word by word
+        self.judge = self._make_judge() if self.is_judged and writes_state else None
+        self.needs_state = writes_state or bool(NEEDS_STATE & {*self.parts, *self.optional_parts})
+
+    def _make_judge(self) -> RuleJudge:
+        """The judge of what the agent says about states."""
+        from stepwell.rewards.judge.rule import RuleJudge  # large, and most agents write no state
+
+        return RuleJudge(self.agent.description.vocabulary)
 
     def begin_episode(self, place: int, job: Job, turn: Turn) -> Episode:
         episode = Episode(place, job, turn.observation)
@@ -330,7 +337,7 @@ class TextPlayer:
     def _select_state(self, turn: Turn) -> dict[str, JSON]:
         """The true state in the agent's form, or in every form if there is a judge."""
         form = self.agent.form.value
-        if self.judge is not None:
+        if self.is_judged:
             return dict(turn.state)
         return {form: turn.state[form]} if form in turn.state else {}
 
@@ -353,7 +360,7 @@ class TextPlayer:
 
     def _describe_last_state(self, episode: Episode) -> dict[str, JSON]:
         """The state that the last prediction was about. No later step holds it."""
-        return {"state": episode.state} if self.judge is not None and episode.state else {}
+        return {"state": episode.state} if self.is_judged and episode.state else {}
 
 
 class LanguagePlayer(TextPlayer):

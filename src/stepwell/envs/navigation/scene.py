@@ -44,6 +44,7 @@ class RenderStage:
     """The model and where its bodies are now."""
 
     def __init__(self) -> None:
+        cameras.choose_gl_backend()  # before MuJoCo, which else imports a windowing library as well
         mujoco = models.import_mujoco(EXTRA)
         self.model = mujoco.MjModel.from_xml_string(write_model_xml())
         self.data = mujoco.MjData(self.model)

@@ -1,8 +1,9 @@
 """Images of a MuJoCo model, rendered off screen without shadows and smoothing.
 
-One GL context and one upload of meshes and textures serve all copies of a model file in a thread
-(GL contexts belong to threads): copies differ in where things are, not in what there is. Shadow
-maps and multisampling cost most of the time of a software renderer and are switched off.
+One GL context serves all models in a thread (GL contexts belong to threads), since a software renderer
+compiles its shaders once per context, which takes a quarter of a second. One upload of meshes and textures
+serves all copies of a model file: copies differ in where things are, not in what there is. Shadow maps and
+multisampling cost most of the time of a software renderer and are switched off.
 
 Which GL is used: `MUJOCO_GL` where it is set (egl or osmesa), else EGL if its library is there, else
 OSMesa. Where neither works, one message names the packages to install.
@@ -51,21 +52,15 @@ def simplify_rendering(model: Any) -> None:
 
 
 class Studio:
-    """GL context, uploaded model and scene of one model file, for one size of image."""
+    """Uploaded model and scene of one model file, for one size of image, in the thread's GL context."""
 
-    def __init__(self, model: Any, image_size: int, hidden: tuple[int, ...] = ()) -> None:
+    def __init__(self, gl: Any, model: Any, image_size: int, hidden: tuple[int, ...] = ()) -> None:
         mujoco = importlib.import_module("mujoco")
-        try:
-            context_type = importlib.import_module(f"mujoco.{choose_gl_backend()}").GLContext
-            self._gl = context_type(image_size, image_size)
-            self._gl.make_current()
-        except (ImportError, AttributeError, RuntimeError, OSError) as error:
-            raise ConfigError(f"{NO_GL} ({type(error).__name__}: {error})") from error
-        self._mujoco, self._size = mujoco, image_size
+        self._gl, self._mujoco, self._size = gl, mujoco, image_size
+        gl.make_current()
         model.vis.global_.offwidth = model.vis.global_.offheight = image_size
         simplify_rendering(model)
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._scene = mujoco.MjvScene(model, maxgeom=2000)
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             self._scene.flags[flag] = False
@@ -80,6 +75,7 @@ class Studio:
         if camera not in self._cameras:
             self._cameras[camera] = _make_camera(mujoco, model, camera)
         self._gl.make_current()
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)  # studios share the GL
         mujoco.mjv_updateScene(
             model, data, self._option, None, self._cameras[camera], mujoco.mjtCatBit.mjCAT_ALL, self._scene
         )
@@ -89,10 +85,44 @@ class Studio:
         return pixels[::-1]
 
     def close(self) -> None:
-        """Give back what GL holds."""
+        """Give back what GL holds of the model."""
         self._gl.make_current()
         self._context.free()
-        self._gl.free()
+
+
+class StudioSet:
+    """The studios of one thread and their GL context."""
+
+    def __init__(self) -> None:
+        self._studios: dict[tuple[str, int], Studio] = {}
+        self._gl: Any = None
+
+    def get(self, key: str, model: Any, image_size: int, hidden: tuple[int, ...]) -> Studio:
+        """The studio of the model file `key`, made where it is asked for the first time."""
+        if self._gl is None:
+            self._gl = _open_gl(image_size)
+            atexit.register(self.close)  # before EGL's own, which was registered earlier
+        if (key, image_size) not in self._studios:
+            self._studios[key, image_size] = Studio(self._gl, model, image_size, hidden)
+        return self._studios[key, image_size]
+
+    def close(self) -> None:
+        """Close all, and the context after them."""
+        atexit.unregister(self.close)
+        for studio in self._studios.values():
+            studio.close()
+        self._studios.clear()
+        if self._gl is not None:
+            self._gl.free()
+            self._gl = None
+
+
+def _open_gl(image_size: int) -> Any:
+    """A GL context; images are drawn into buffers of their own, so that its size bounds nothing."""
+    try:
+        return importlib.import_module(f"mujoco.{choose_gl_backend()}").GLContext(image_size, image_size)
+    except (ImportError, AttributeError, RuntimeError, OSError) as error:
+        raise ConfigError(f"{NO_GL} ({type(error).__name__}: {error})") from error
 
 
 _THREAD = threading.local()
@@ -102,18 +132,14 @@ def render_image(
     key: str, model: Any, data: Any, camera: str, image_size: int, hidden: tuple[int, ...] = ()
 ) -> Image:
     """An image by the thread's studio of the model file `key`, without the geoms of the `hidden` groups."""
-    studios: dict[tuple[str, int], Studio] = _THREAD.__dict__.setdefault("studios", {})
-    if (key, image_size) not in studios:
-        studios[key, image_size] = Studio(model, image_size, hidden)
-        atexit.register(studios[key, image_size].close)  # before EGL's own, which was registered earlier
-    return studios[key, image_size].render_image(model, data, camera)
+    studios: StudioSet = _THREAD.__dict__.setdefault("studios", StudioSet())
+    return studios.get(key, model, image_size, hidden).render_image(model, data, camera)
 
 
 def close_studios() -> None:
     """Close the studios of this thread; a thread that ends before its process must, as GL is its own."""
-    for studio in _THREAD.__dict__.pop("studios", {}).values():
-        atexit.unregister(studio.close)
-        studio.close()
+    if (studios := _THREAD.__dict__.pop("studios", None)) is not None:
+        studios.close()
 
 
 def update_positions(model: Any, data: Any) -> None:

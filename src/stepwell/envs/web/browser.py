@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import importlib.util
 import os
 import shutil
 import threading
@@ -61,6 +62,12 @@ def find_chromium() -> str:
         if path := shutil.which(name):
             return path
     raise ConfigError(f"no Chromium was found; {INSTALL_BROWSER}; or set STEPWELL_CHROMIUM to its path")
+
+
+def require_playwright() -> None:
+    """Refuse, with the extra to install, if Playwright is missing; nothing is imported."""
+    if importlib.util.find_spec("playwright") is None:
+        raise ConfigError(describe_missing_module("playwright"))
 
 
 def choose_max_contexts() -> int:

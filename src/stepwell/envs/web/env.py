@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from stepwell.config.base import Settings
 from stepwell.core import (
@@ -41,7 +42,6 @@ from stepwell.envs.base import Effect, Env
 from stepwell.envs.fixed_splits import assign_split
 from stepwell.envs.tiles import Image, draw_text
 from stepwell.envs.web.actions import ActionError, WebAction, parse_action, print_action
-from stepwell.envs.web.chromium import ChromiumDriver
 from stepwell.envs.web.driver import PageDriver
 from stepwell.envs.web.guide import make_examples, write_guide
 from stepwell.envs.web.light import LightDriver
@@ -50,6 +50,9 @@ from stepwell.envs.web.options import WebOptions
 from stepwell.envs.web.page import PageView
 from stepwell.envs.web.short_page import shorten_page
 from stepwell.envs.web.sources import SOURCES, TaskSource, TaskStart, open_source
+
+if TYPE_CHECKING:
+    from stepwell.envs.web.chromium import ChromiumDriver
 
 MAX_HISTORY = 20
 HISTORY_LINE_CHARS = 2000  # an action with its `# Note:` is kept whole
@@ -90,6 +93,16 @@ class WebEnv(Env):
             import selectolax.lexbor  # noqa: F401
         except ImportError as error:
             raise InputError(describe_missing_module("selectolax")) from error
+
+    @classmethod
+    def check_unopened(cls, options: Any) -> str | None:
+        """Chromium takes seconds to start; here it is only looked for."""
+        if options.driver != "chromium":
+            return None
+        from stepwell.envs.web.browser import find_chromium, require_playwright
+
+        require_playwright()
+        return f"Chromium is there ({find_chromium()}) and was not started"
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
@@ -238,7 +251,7 @@ class WebEnv(Env):
 
     def take_screenshot(self) -> Image | None:
         """The page in the browser, with marks if they are asked for; none under the light driver."""
-        if not isinstance(self._driver, ChromiumDriver):
+        if not _is_chromium(self._driver):
             return None
         return self._driver.screenshot(with_marks=self.options.screenshot == "marks")
 
@@ -251,12 +264,14 @@ class WebEnv(Env):
         self._driver = self._source = self._view = None
 
     def _make_driver(self, start: TaskStart) -> PageDriver:
-        if isinstance(self._driver, ChromiumDriver) and self._driver.reuses_context and start.keeps_nothing:
+        if _is_chromium(self._driver) and self._driver.reuses_context and start.keeps_nothing:
             return self._driver
         if self._driver is not None:
             self._driver.close()
         if self.options.driver == "light":
             return LightDriver(start.app, self.options.timeout_s)
+        from stepwell.envs.web.chromium import ChromiumDriver  # the light driver does without
+
         return ChromiumDriver(
             start.serve,
             self.options.timeout_s,
@@ -292,6 +307,11 @@ class WebEnv(Env):
         view, _ = self._require_view()
         info["url"] = view.url
         return observation, reward, terminated, truncated, info
+
+
+def _is_chromium(driver: PageDriver | None) -> TypeGuard[ChromiumDriver]:
+    chromium = sys.modules.get("stepwell.envs.web.chromium")  # not imported: no driver is of it
+    return chromium is not None and isinstance(driver, chromium.ChromiumDriver)
 
 
 def _make_split_task(name: str, content: dict[str, JSON], seed: int) -> Task:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stepwell import training
 from stepwell.core import SamplingParams, Split, Task, Trajectory
-from stepwell.envs.registry import find_env_type
+from stepwell.envs.registry import find_env_type, read_options
 from stepwell.runs.build.backend import Backend
 from stepwell.runs.build.resources import RunResources, close_built
 from stepwell.runs.build.runner import LocalRunner
@@ -123,6 +123,17 @@ class Components(RunResources):
                 return turn.observation
         assert turn.error is not None
         raise turn.error
+
+    def check_unopened(self) -> str | None:
+        """What is known of an environment that takes seconds to open; None: it opens quickly.
+
+        Refused if what it needs to open is missing.
+        """
+        name = self.config.env.name
+        check = getattr(find_env_type(name), "check_unopened", None)  # robots have no such check
+        return (
+            None if check is None else cast("str | None", check(read_options(name, self.config.env.options)))
+        )
 
     def sampling_params(self, temperature: float) -> SamplingParams:
         """The parameters of a request for one action."""

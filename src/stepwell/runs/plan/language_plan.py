@@ -3,6 +3,9 @@
 Prompts are rendered and tasks drawn as the run would do it. The model is not loaded; its size is read from
 the headers of its files. Typical figures come from a few demonstrated episodes, bounds from the limits of
 turns and actions.
+
+An environment that takes seconds to open (`Env.check_unopened`: a browser) is not opened unless asked for
+(`opens_env`). Its pages are then taken to be as long as the context allows, and a line says so.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stepwell.core import TokenState
+from stepwell.core import Observation, TokenState
 from stepwell.packing import pack
 from stepwell.runs.build.components import Components
 from stepwell.runs.plan.base_plan import TITLE, BasePlan, minibatch_sizes, round_sizes
@@ -20,9 +23,9 @@ from stepwell.runs.plan.memory import MemoryEstimate
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.text import format_count, format_line, format_sizes
 
-NUM_SHOWN, NUM_SHOWN_SLOW = 8, 4
+NUM_SHOWN, NUM_SHOWN_SLOW, NUM_SHOWN_IMAGES = 8, 4, 2
 """Demonstrated episodes that a plan plays: enough for a typical length, without waiting for many. Fewer where
-images are drawn or the environment waits for a browser or a server."""
+the environment waits for a browser or a server, and fewest where images are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +53,17 @@ class EpisodeTokens:
 class LanguagePlan(BasePlan):
     """The figures of a language agent's plan, and its lines."""
 
-    def __init__(self, components: Components) -> None:
-        observation = components.check_first_observation()
+    def __init__(self, components: Components, *, opens_env: bool = False) -> None:
+        self.unopened = None if opens_env else components.check_unopened()
+        observation = components.check_first_observation() if self.unopened is None else Observation("")
         super().__init__(components)
-        self.images = ""
+        self.images, self.num_shown = "", 0
         self.language = components.language
         self.env_spec = self.language.agent.description
         lora, max_turns = self.config.policy.lora, self.env_spec.max_turns
         self.size = ModelSize.read(self.language.base_path, 0 if lora is None else lora.rank)
-        self.tokens = self._measure_tokens(self.language.player.open_conversation(observation).state)
+        opened = self.language.player.open_conversation(observation).state
+        self.tokens = self._measure_tokens(opened) if self.unopened is None else self._bound_tokens(opened)
         self.longest = self.tokens.longest(max_turns, self.config.sampling.max_tokens)
         own_most = (self.longest - self.tokens.system) * (max_turns if self.tokens.largest else 1)
         self.typical_tokens = self.tokens.system + round(self.num_trajectories * self.tokens.own)
@@ -77,6 +82,14 @@ class LanguagePlan(BasePlan):
 
     # --- measuring ------------------------------------------------------------------------
 
+    def _bound_tokens(self, opened: TokenState) -> EpisodeTokens:
+        """The most that episodes can have: nothing of the environment was seen but its guide."""
+        system, reply = opened.prompt_ids.size, self.config.sampling.max_tokens
+        first, turns = self.language.context_limit - reply, self.env_spec.max_turns
+        if not self.language.agent.keeps_dialogue:
+            return EpisodeTokens(system, first, reply, 0, turns, turns * (first - system + reply), 0, first)
+        return EpisodeTokens(system, first, reply, 0, turns, first - system + reply)
+
     def _measure_tokens(self, opened: TokenState) -> EpisodeTokens:
         """Token counts of a few demonstrated episodes, or of first prompts where there is no oracle."""
         language, config, envs = self.language, self.config, self.components.envs
@@ -90,8 +103,9 @@ class LanguagePlan(BasePlan):
             between = float(first - system)
             own = first - system + turns * reply + (turns - 1) * between
             return EpisodeTokens(system, first, reply, between, turns, own)
-        num_shown = NUM_SHOWN_SLOW if opened.images or envs.waits else NUM_SHOWN
-        shown = self.components.demonstrations(num_shown, 0.3, config.seed)
+        slow = NUM_SHOWN_SLOW if envs.waits else NUM_SHOWN
+        self.num_shown = NUM_SHOWN_IMAGES if opened.images else slow
+        shown = self.components.demonstrations(self.num_shown, 0.3, config.seed)
         if (warning := language.describe_imbalance(shown)) is not None:
             self.warnings.append(warning)
         begun = [t.steps[0].state for t in shown[:2] if t.steps]
@@ -147,27 +161,48 @@ class LanguagePlan(BasePlan):
     # --- lines ----------------------------------------------------------------------------
 
     def lines(self) -> Iterator[str]:
-        config, tokens, spec = self.config, self.tokens, self.env_spec
+        config, spec = self.config, self.env_spec
         yield TITLE
         yield format_line(
             "env",
             f"{config.env.name}: {self.describe_tasks()}; up to {format_count(spec.max_turns, 'turn')} of "
             f"{format_count(spec.actions.max_per_turn, 'action')}",
         )
-        yield format_line(
-            "agent",
-            f"{config.agent.strategy}; first prompt {tokens.first} tokens ({tokens.system} the same for "
-            f"every task); a turn adds about {tokens.reply + tokens.between:.0f} (reply {tokens.reply:.0f} "
-            f"of at most {config.sampling.max_tokens}), {tokens.turns:.1f} turns",
-        )
+        yield format_line("agent", f"{config.agent.strategy}; {self._describe_prompts()}")
         if self.images:
             yield format_line("", self.images)
+        if self.unopened is not None:
+            yield format_line(
+                "not checked",
+                f"{self.unopened}: whether first prompts fit, and how long episodes are. Tokens and memory "
+                "below are for the longest ones; --open-env looks at the first page and plays",
+            )
         yield from self.policy_lines(self.size, self.memory.num_trained, self.language.context_limit)
         yield from self.recipe_lines()
         yield from self._update_lines()
         yield from self.run_lines()
         yield from self.memory.lines()
         yield from (format_line("warning", text) for text in self.warnings)
+
+    def _describe_count(self, typical: float, name: str, most: int) -> str:
+        """ "about 5 tokens, at most 9", or "at most 9 tokens" where nothing was measured."""
+        if self.unopened is not None:
+            return f"at most {most:,} {name}"
+        return f"about {typical:,.0f} {name}, at most {most:,}"
+
+    def _describe_prompts(self) -> str:
+        tokens, most = self.tokens, self.config.sampling.max_tokens
+        if self.unopened is not None:
+            return (
+                f"first prompt {tokens.system} tokens and what the environment shows, at most {tokens.first} "
+                f"(context less sampling.max_tokens); a reply has at most {most}"
+            )
+        measured = f" ({format_count(self.num_shown, 'episode')} tried)" if self.num_shown else ""
+        return (
+            f"first prompt {tokens.first} tokens ({tokens.system} the same for every task); a turn adds "
+            f"about {tokens.reply + tokens.between:.0f} (reply {tokens.reply:.0f} of at most {most}), "
+            f"{tokens.turns:.1f} turns{measured}"
+        )
 
     def _update_lines(self) -> Iterator[str]:
         train = self.config.train
@@ -179,7 +214,7 @@ class LanguagePlan(BasePlan):
         )
         yield format_line("", f"{self.num_trajectories} trajectories in {self.describe_minibatches()}")
         most = self.num_trajectories * self.env_spec.max_turns * self.config.sampling.max_tokens
-        yield format_line("", f"about {self.memory.sampled_tokens:,.0f} tokens sampled, at most {most:,}")
+        yield format_line("", self._describe_count(self.memory.sampled_tokens, "tokens sampled", most))
         micro = "whole minibatches at once"
         if train.token_budget == "auto":
             micro = "microbatches as large as free memory allows"
@@ -187,11 +222,9 @@ class LanguagePlan(BasePlan):
             sizes = minibatch_sizes(train.tasks_per_update, train.group_size, train.minibatches)
             per = self.typical_tokens / len(sizes)
             micro = f"{format_count(math.ceil(per / train.token_budget), 'microbatch')} each"
-        yield format_line(
-            "",
-            f"about {self.typical_tokens:,} tokens learnt from (shared prefixes once), "
-            f"at most {self.most_tokens:,}; {micro}",
-        )
+        learnt = "tokens learnt from (shared prefixes once)"
+        counted = self._describe_count(self.typical_tokens, learnt, self.most_tokens)
+        yield format_line("", f"{counted}; {micro}")
 
 
 def count_shared_tokens(one: TokenState, other: TokenState) -> int:

@@ -1,6 +1,6 @@
 """The plan of a robot's run.
 
-One environment is opened and short demonstrations are played, to measure the length of an episode. The size
+One environment is opened and one demonstration is played, to measure the length of an episode. The size
 of the policy is exact, and a new policy is not built for it. The memory of a simulator is not known here.
 """
 
@@ -13,7 +13,7 @@ from stepwell.runs.plan.base_plan import TITLE, BasePlan, minibatch_sizes, round
 from stepwell.runs.plan.text import format_bytes, format_count, format_line, format_sizes
 from stepwell.training import count_batches
 
-_NUM_SHOWN = 2
+_NUM_SHOWN = 1  # compiling the model takes most of the time of a plan already
 
 
 class RobotPlan(BasePlan):

@@ -11,13 +11,16 @@ from stepwell.runs.plan.robot_plan import RobotPlan
 from stepwell.runs.plan.text import format_line
 
 
-def plan_run(config: RunConfig) -> str:
-    """What `stepwell train` would do with these settings."""
+def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
+    """What `stepwell train` would do with these settings.
+
+    `opens_env`: also open an environment that takes seconds to open, as one with a browser does.
+    """
     if not config.workers.trainers.devices:  # else the policy is placed on the first of them
         check_dtype(config.policy.dtype, config.policy.device)
     components = Components(config, for_plan=True)
     try:
-        lines = list(_choose_plan(components).lines())
+        lines = list(_choose_plan(components, opens_env).lines())
         if config.workers.mode != "off":
             from stepwell.runs.build.worker_groups import describe_workers  # imports torch
 
@@ -28,9 +31,11 @@ def plan_run(config: RunConfig) -> str:
     return "\n".join(lines)
 
 
-def _choose_plan(components: Components) -> BasePlan:
+def _choose_plan(components: Components, opens_env: bool) -> BasePlan:
     if components.config.own_agent.function is not None:
         from stepwell.runs.plan.agent_plan import AgentPlan  # imports the gateway and the pool
 
         return AgentPlan(components)
-    return RobotPlan(components) if components.is_robot else LanguagePlan(components)
+    if components.is_robot:
+        return RobotPlan(components)
+    return LanguagePlan(components, opens_env=opens_env)
