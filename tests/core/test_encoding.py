@@ -34,7 +34,13 @@ from stepwell.core import (
     VersionSpan,
     hash_bytes,
 )
-from stepwell.core.encoding import decode_step, decode_trajectory, encode_step, encode_trajectory
+from stepwell.core.encoding import (
+    decode_step,
+    decode_trajectory,
+    encode_step,
+    encode_trajectory,
+    read_action_text,
+)
 
 ids = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=12)
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -132,6 +138,15 @@ def test_a_step_comes_back_bit_for_bit(step: Step) -> None:
     back = decode_step(encode_step(step))
     assert back == step
     assert back.behavior_logprobs.tobytes() == step.behavior_logprobs.tobytes()
+
+
+@given(steps())
+def test_the_text_of_an_action_is_read_from_the_header_alone(step: Step) -> None:
+    written = getattr(step.action, "text", "")
+    data = encode_step(step)
+    assert not written or read_action_text(data) == written
+    with pytest.raises(EncodingError):
+        read_action_text(data[:40])
 
 
 @pytest.mark.parametrize("reply", ["hello", {"role": "assistant", "text": "hello"}])

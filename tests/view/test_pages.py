@@ -43,6 +43,7 @@ from stepwell.view.run_files import MetricTail, ViewedRun
 from stepwell.view.run_finder import RunShelf
 from stepwell.view.templates import show_controls
 from stepwell.view.terminal import draw_sparkline
+from stepwell.view.text_index import TextIndex
 from stepwell.view.trajectory_list import find_rows
 from stepwell.view.tree_chart import build_batch_tree
 
@@ -325,6 +326,27 @@ def test_filters_select(folder: Path, query: dict[str, str], count: int) -> None
             found = find_rows(pool, {**query, "after": found.next}, size=500)
             num_found += len(found.rows)
         assert num_found == count
+
+
+def test_a_search_reads_a_finished_trajectory_once(folder: Path) -> None:
+    with open_pool(folder / "one" / "pool") as pool, open_pool(folder / "one" / "pool") as other:
+        index = TextIndex(pool)
+        index.start_reading()
+        assert index.wait_until_read(60)
+        found = find_rows(other, {"text": "say 11"}, index=index)
+        assert [row.id for row in found.rows[:2]] == ["traj-119", "traj-118"] and len(found.rows) == 11
+        index.close()
+        known = index.get_texts(pool.list_seqs())
+        pool.close()  # what is in memory is not read again
+        assert index.get_texts(list(known)) == known and len(known) == 120
+        assert find_rows(other, {"text": "say 11", "outcome": "success"}, index=index).num_searched == 60
+
+
+def test_a_text_index_keeps_no_more_than_it_may(folder: Path) -> None:
+    with open_pool(folder / "one" / "pool") as pool:
+        index = TextIndex(pool, max_chars=200)
+        assert len(find_rows(pool, {"text": "say 11"}, size=500, index=index).rows) == 11
+        assert 0 < len(index._kept) < 120 and sum(len(text) for _, text in index._kept.values()) <= 200
 
 
 @pytest.mark.parametrize("query", [{"outcome": "x"}, {"min_reward": "x"}, {"status": "x"}, {"channel": "x"}])

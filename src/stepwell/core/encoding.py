@@ -72,6 +72,20 @@ def decode_step(data: bytes) -> Step:
     return reader.finish(lambda: reader.read_step(reader.header))
 
 
+def read_action_text(data: bytes) -> str:
+    """The text of a stored step's action; "" for a robot's. Reads only the header, and checks no digest."""
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(data[_HEAD.size :], 4096)
+        end = _HEADER_LENGTH.size + _HEADER_LENGTH.unpack_from(raw)[0]
+        if len(raw) < end:
+            raw += inflater.decompress(inflater.unconsumed_tail, end - len(raw))
+        header = json.loads(raw[_HEADER_LENGTH.size : end])
+        return str(header["action"].get("text") or _reply_text(header["info"]))
+    except (zlib.error, struct.error, ValueError, KeyError, AttributeError) as error:
+        raise EncodingError(f"the header of a record cannot be read: {error!r}") from error
+
+
 def encode_trajectory(trajectory: Trajectory) -> bytes:
     """One trajectory with all its steps as bytes."""
     writer = _Writer()

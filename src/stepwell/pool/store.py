@@ -16,38 +16,31 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from stepwell.core import JSON, ImageStore, Outcome, State, Status, Step, Task, Trajectory, new_id
-from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ConfigError, InputError
-from stepwell.pool import curation, files, leases, outcomes, queries, retention, statistics, writes
-from stepwell.pool.blobs import BlobStore
+from stepwell.pool import curation, files, leases, outcomes, queries, retention, writes
 from stepwell.pool.bulk_insert import add_trajectories
 from stepwell.pool.curation import Score
 from stepwell.pool.database import Database, Durable
 from stepwell.pool.files import Format
 from stepwell.pool.filters import Filter
 from stepwell.pool.inputs import Completion, FullTrajectory, NewTrajectory, resolve_group_sizes
+from stepwell.pool.reader import EVERYTHING, PoolReader
 from stepwell.pool.records import RecentSteps, encode_rows, find_images
 from stepwell.pool.results import (
     Channel,
     GcResult,
     LeasedGroup,
     OutcomeEntry,
-    PoolStats,
     PublishedVersion,
-    StoredTrajectory,
-    TrajectorySummary,
     check_name,
     make_reward_entry,
     parse_channel,
 )
 from stepwell.pool.reward_history import MAIN_PART
-
-_EVERYTHING = Filter()
 
 
 def open_pool(
@@ -76,42 +69,13 @@ def open_pool(
     return Pool(db, blobs, flush_blobs=durable == "power")
 
 
-class Pool:
+class Pool(PoolReader):
     """An open pool. Use as a context manager, or call `close`."""
 
     def __init__(self, db: Database, blobs: str | Path | None, *, flush_blobs: bool = True) -> None:
-        self._db = db
-        self._blob_folder = blobs
-        self._flush_blobs = flush_blobs
-        self._blobs: BlobStore | None = None
+        super().__init__(db, blobs, flush_blobs=flush_blobs)
         self._recent = RecentSteps()
         self._holder = new_id("holder")
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether this pool can only be read: there is no write permission for its file or folder."""
-        return self._db.is_read_only
-
-    @property
-    def blobs(self) -> BlobStore:
-        """Images by content hash."""
-        if self._blobs is None:
-            if self._blob_folder is None:
-                raise ConfigError("this pool has no folder for images; call open_pool(url, blobs=FOLDER)")
-            self._blobs = BlobStore(self._blob_folder, flush=self._flush_blobs)
-        return self._blobs
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the database. Everything accepted is already committed."""
-        self._db.close()
 
     # Producers
 
@@ -233,44 +197,6 @@ class Pool:
             self.blobs.put_image(images.get(name))
         return len(missing)
 
-    # Readers
-
-    def load_image(self, name: str) -> AnyArray:
-        """The pixels of an image of a trajectory, for `ImageStore(load=pool.load_image)`."""
-        try:
-            return self.blobs.get_image(name)
-        except KeyError as error:
-            raise InputError(
-                f"images: image {name} is not in this pool; whoever stores a trajectory must also call "
-                "`store_images`"
-            ) from error
-
-    def has(self, id: str) -> bool:
-        """Whether a trajectory with this id exists, open or finished."""
-        return queries.has_trajectory(self._db, id)
-
-    def get(self, id: str, *, whole: bool = False) -> StoredTrajectory:
-        """One trajectory with everything about it; with `whole` also the steps off its path."""
-        return queries.get_trajectory(self._db, id, whole=whole)
-
-    def find(
-        self,
-        where: Filter = _EVERYTHING,
-        *,
-        newest_first: bool = False,
-        limit: int | None = None,
-        after: str | None = None,
-    ) -> Iterator[TrajectorySummary]:
-        """Summaries of trajectories, without steps, in order of creation.
-
-        `after` continues after the trajectory with this id, as the next page of a list does.
-        """
-        return queries.find_summaries(self._db, where, newest_first=newest_first, limit=limit, after=after)
-
-    def trajectories(self, where: Filter = _EVERYTHING) -> Iterator[Trajectory]:
-        """Trajectories in order of creation, read lazily. Takes no lease."""
-        return queries.iter_trajectories(self._db, where)
-
     # Consumers
 
     def take(
@@ -341,7 +267,7 @@ class Pool:
         """Remove a tag from trajectories."""
         self._db.write(lambda connection: curation.untag_trajectories(connection, ids, tag))
 
-    def rescore(self, score: Score, where: Filter = _EVERYTHING, *, source: str) -> int:
+    def rescore(self, score: Score, where: Filter = EVERYTHING, *, source: str) -> int:
         """Add new reward parts to the steps of stored trajectories; returns how many changed."""
         return curation.rescore_trajectories(self._db, score, where, source)
 
@@ -358,14 +284,6 @@ class Pool:
         return curation.list_versions(self._db)
 
     # Housekeeping
-
-    def count(self, where: Filter = _EVERYTHING) -> int:
-        """The number of matching trajectories."""
-        return queries.count_trajectories(self._db, where)
-
-    def stats(self) -> PoolStats:
-        """Counts of what the pool holds. Reads every trajectory, so do not call it in a loop."""
-        return statistics.compute_stats(self._db, self._blobs_if_any())
 
     def gc(
         self,
@@ -397,7 +315,7 @@ class Pool:
         path: str | Path,
         *,
         format: Format | None = None,
-        where: Filter = _EVERYTHING,
+        where: Filter = EVERYTHING,
         progress: Callable[[int], None] = lambda num_done: None,
     ) -> int:
         """Write finished trajectories to a file, images to a folder beside it; returns their number."""
@@ -414,6 +332,3 @@ class Pool:
         """Store what `export` wrote, into `channel` if given; returns how many trajectories are new."""
         chosen = None if channel is None else parse_channel(channel)
         return files.import_trajectories(self._db, lambda: self.blobs, Path(path), chosen, tags, progress)
-
-    def _blobs_if_any(self) -> BlobStore | None:
-        return None if self._blob_folder is None else self.blobs

@@ -127,7 +127,10 @@ def show_trajectories(run: ViewedRun, given: Any) -> Page:
     """The list with its filters."""
     problem, rows = "", None
     try:
-        rows = find_rows(_require_pool(run), given)
+        pool = _require_pool(run)
+        rows = find_rows(pool, given, index=run.texts)
+        if given.get("text", "").strip() and run.texts is not None:
+            run.texts.start_reading()
     except InputError as error:
         problem = str(error)
     return "trajectories", {

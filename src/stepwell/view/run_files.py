@@ -28,6 +28,7 @@ from stepwell.monitors.jsonl import decode_line
 from stepwell.monitors.summary import Summary, read_summary
 from stepwell.pool import Pool, open_pool
 from stepwell.runs.control import read_status
+from stepwell.view.text_index import TextIndex
 
 _STATUS_AGE_S = 1.0
 
@@ -165,6 +166,11 @@ class ViewedRun:
         except StepwellError:
             return None
 
+    @cached_property
+    def texts(self) -> TextIndex | None:
+        """The texts of its trajectories, as far as searches have read them."""
+        return None if self.pool is None else TextIndex(self.pool)
+
     def _find_pool(self) -> tuple[str | None, str | None]:
         if self.pool_place is not None:
             return self.pool_place, None
@@ -190,6 +196,8 @@ class ViewedRun:
         return [path.parent for path in reversed(found)] + ([Path(str(model))] if model else [])
 
     def close(self) -> None:
+        if "texts" in self.__dict__ and self.texts is not None:
+            self.texts.close()
         if "pool" in self.__dict__ and self.pool is not None:
             self.pool.close()
 

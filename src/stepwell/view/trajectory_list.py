@@ -1,25 +1,26 @@
 """The list of trajectories: filters from the address of the page, and one page of rows at a time.
 
-All filters but text are conditions in SQL. Text is searched in what was stored (task, replies, error), newest
-first, for at most `MAX_SEARCH_S` per page; the next page continues where the search stopped.
+All filters but text are conditions in SQL. Text is searched in what was stored (id, task, replies, error),
+newest first, for at most `MAX_SEARCH_S` per page; the next page continues where the search stopped. What was
+read once is in memory (`text_index.py`).
 
 Invariant: a wrong filter (a number that is none) is an `InputError` that names the field.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepwell.core import Trajectory
 from stepwell.core.errors import InputError
 from stepwell.pool import Filter, Pool, TrajectorySummary
+from stepwell.view.text_index import TextIndex
 
 PAGE_SIZE = 50
-MAX_SEARCH_S = 1.0
+MAX_SEARCH_S = 0.25
 _SEARCHED_TOGETHER = 50
+_LISTED_TOGETHER = 100_000
 FIELDS = (
     "task",
     "env",
@@ -69,39 +70,49 @@ def build_filter(given: Mapping[str, str]) -> Filter:
     )
 
 
-def find_rows(pool: Pool, given: Mapping[str, str], size: int = PAGE_SIZE) -> TrajectoryRows:
-    """One page of trajectories, the newest first."""
+def find_rows(
+    pool: Pool, given: Mapping[str, str], size: int = PAGE_SIZE, index: TextIndex | None = None
+) -> TrajectoryRows:
+    """One page of trajectories, the newest first; `index` keeps texts for the next search."""
     where, after, text = build_filter(given), given.get("after") or None, given.get("text", "").strip()
     if text:
-        return _search_text(pool, where, after, text, size)
+        return _search_text(pool, index or TextIndex(pool), where, after, text.casefold(), size)
     rows = list(pool.find(where, newest_first=True, limit=size + 1, after=after))
     return TrajectoryRows(rows[:size], pool.count(where), rows[size - 1].id if len(rows) > size else None)
 
 
-def _search_text(pool: Pool, where: Filter, after: str | None, text: str, size: int) -> TrajectoryRows:
+def _search_text(
+    pool: Pool, index: TextIndex, where: Filter, after: str | None, wanted: str, size: int
+) -> TrajectoryRows:
     """Read part after part until the page is full or the time is over."""
-    found, wanted, until = TrajectoryRows(num_searched=0), text.casefold(), time.monotonic() + MAX_SEARCH_S
-    last, num_searched = after, 0
-    while rows := list(pool.find(where, newest_first=True, limit=_SEARCHED_TOGETHER, after=last)):
-        read = {each.id: each for each in pool.trajectories(Filter(ids=[row.id for row in rows]))}
-        for row in rows:
-            last, num_searched = row.id, num_searched + 1
-            if wanted in row.id.casefold() or (row.id in read and _has_text(read[row.id], wanted)):
-                found.rows.append(row)
-            if len(found.rows) == size:
+    before, until = _find_seq(pool, after), time.monotonic() + MAX_SEARCH_S
+    seqs = pool.list_seqs(where, limit=_LISTED_TOGETHER, before=before)
+    ids, last, num_searched = [], None, 0
+    for start in range(0, len(seqs), _SEARCHED_TOGETHER):
+        texts = index.get_texts(part := seqs[start : start + _SEARCHED_TOGETHER])
+        for seq in part:
+            num_searched += 1
+            if seq not in texts:
+                continue
+            last, text = texts[seq]
+            if wanted in text:
+                ids.append(last)
+            if len(ids) == size:
                 break
-        if len(found.rows) == size or time.monotonic() > until:
-            found.next = last
+        if len(ids) == size or time.monotonic() > until:
             break
-    found.num_searched = num_searched
-    return found
+    rows = list(pool.find(Filter(ids=ids), newest_first=True)) if ids else []
+    is_done = num_searched == len(seqs) < _LISTED_TOGETHER
+    return TrajectoryRows(rows, None, None if is_done else last, num_searched)
 
 
-def _has_text(trajectory: Trajectory, wanted: str) -> bool:
-    task = trajectory.task
-    texts = [task.instruction, json.dumps(task.content, default=str), trajectory.error]
-    texts += [getattr(step.action, "text", "") for step in trajectory.steps]
-    return any(wanted in text.casefold() for text in texts)
+def _find_seq(pool: Pool, id: str | None) -> int | None:
+    if id is None:
+        return None
+    seqs = pool.list_seqs(Filter(ids=[id]))
+    if not seqs:
+        raise InputError(f"after: trajectory {id!r} is not in the pool (any more); begin at the first page")
+    return seqs[0]
 
 
 def _read_integer(given: Mapping[str, str], name: str) -> int | None:
