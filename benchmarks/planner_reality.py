@@ -23,6 +23,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -118,8 +119,12 @@ class SleepingTrainer:
     async def update(self, num_steps: int, num_stale: int) -> None:
         await asyncio.sleep(self._seconds)
 
-    async def sync(self) -> None:
-        """Nothing travels."""
+    async def copy_weights(self) -> None:
+        """There are none."""
+
+    async def send_weights(self, version: int, generators: Sequence[Any]) -> None:
+        """Nothing travels but the version."""
+        await asyncio.gather(*(generator.load_weights(version, {}) for generator in generators))
 
 
 def main() -> None:

@@ -250,6 +250,7 @@ def build_hardware(
         max_staleness=1,
         max_batch=1,
         max_wait=0.0,
+        weight_sync="blocking",
         seed=seed,
         profile=profile,
         placement=placement,

@@ -55,6 +55,7 @@ def draw_all() -> dict[str, str]:
         ),
         "web_agent.svg": draw_study("web", "tiny", {"learnt": "0.3 M parameters, tiny shop"}),
         "robot.svg": draw_robot(),
+        "planner_scaling.svg": draw_scaling(),
         "own_env.svg": draw_recorded(read_recorded("own_env"), "number_line: held-out success"),
     }
 
@@ -94,6 +95,26 @@ def draw_robot() -> str:
         for mode, name in {"stream": "workers.mode=stream", "sync": "in step"}.items()
     }
     return draw_curves(curves, "Meta-World reach: held-out success")
+
+
+def draw_scaling() -> str:
+    """Modelled throughput over the number of GPUs, by placement and mode."""
+    rows = json.loads((RESULTS / "planner" / "papers.json").read_text())["figure7"]
+    names = {"sync": "in step", "stream": "streaming"}
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in sorted(rows, key=lambda row: row["num_devices"]):
+        if not row["controller_s"]:
+            name = f"{row['placement']}, {names[row['mode']]}"
+            lines.setdefault(name, []).append((row["num_devices"], row["turns_per_s"]))
+    title = "LIBERO + GR00T N1.5, simulated: environment turns per second over GPUs"
+    series = [
+        Series(name, [x for x, _ in points], [y for _, y in points], color=number, marks=True)
+        for number, (name, points) in enumerate(lines.items())
+    ]
+    chart = draw_line_chart(
+        series, title=title, x_label="GPUs", y_label="turns per second", width=WIDTH, height=HEIGHT
+    )
+    return add_background(chart, title)
 
 
 def draw_recorded(record: dict[str, Any], title: str) -> str:

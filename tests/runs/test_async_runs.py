@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -265,3 +266,19 @@ def test_killed_workers_are_replaced_and_their_episodes_played_again(
     assert len(restarts) == 2 and all("was killed by SIGKILL" in note for note in restarts)
     others = [note for note in notes(folder) if note not in restarts]
     assert others == summary["diagnosis"]  # that it learnt nothing, and no more
+
+
+@pytest.mark.slow
+def test_a_run_tunes_its_queue_while_it_plays(tmp_path: Path) -> None:
+    bad = ("workers.generators.max_batch=1", "workers.generators.max_wait_ms=200", "train.num_updates=8")
+    folder = run(tmp_path, "stream", "workers.tune=true", *bad)
+    assert len(updates(folder)) == 8
+    told = [note for note in notes(folder) if "tun" in note]
+    assert len(told) == 1 and re.match(r"tuned in \d+ windows|tuning found nothing better in \d+", told[0])
+    assert int(re.findall(r"in (\d+) windows", told[0])[0]) >= 2
+    used = [
+        (entry.values["generators/max_batch"], entry.values["generators/max_wait_ms"])
+        for entry in read_entries(folder / "metrics.jsonl")
+        if entry.kind == "update"
+    ]
+    assert (1.0, 200.0) in used and len(set(used)) >= 2  # it tried something else

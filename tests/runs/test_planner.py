@@ -10,20 +10,26 @@ from tests.runs.small import small_config
 
 from stepwell.cli.main import main
 from stepwell.config.loading import load_config
-from stepwell.config.profile import GeneratorTimes, PipelineProfile, SimulatorTimes, TrainerTimes
+from stepwell.config.profile import GeneratorTimes, PipelineProfile, SimulatorTimes, TrainerTimes, WeightTimes
 from stepwell.core import ConfigError
 from stepwell.runs.planner.forecast import (
     Cluster,
     Forecast,
     build_case,
     choose_best,
+    compare_weight_syncs,
     forecast_run,
     list_cases,
     recommend_settings,
     run_case,
 )
 from stepwell.runs.planner.measurement import TimedCalls, list_sizes, measure_profile
-from stepwell.runs.planner.report import describe_limits, draw_forecast, list_rows
+from stepwell.runs.planner.report import (
+    describe_limits,
+    describe_weight_syncs,
+    draw_forecast,
+    list_rows,
+)
 
 CONFIG = load_config(
     "frozenlake",
@@ -89,6 +95,7 @@ def test_the_command_prints_draws_and_writes_what_it_found(
     assert main(["plan", *settings, *profile, *files]) == 0
     printed = capsys.readouterr().out
     assert "recommended workers.mode=" in printed and "modelled, not measured" in printed
+    assert "overlapped: the trainer waits" in printed and "blocking: the trainer waits" in printed
     assert (tmp_path / "p.svg").read_text().startswith("<svg")
     found = json.loads((tmp_path / "p.json").read_text())
     assert len(found["forecasts"]) == 4 and found["profile"]["name"] == "made up"
@@ -99,6 +106,23 @@ def test_a_chart_over_devices_has_one_line_per_placement_and_mode() -> None:
     rows = forecast(sizes=(1, 2))
     svg = draw_forecast(rows, "title")
     assert svg.count("<polyline") >= 8 and len(list(list_rows(rows))) == len(rows)
+
+
+def test_weights_that_travel_long_cost_less_if_the_trainer_goes_on() -> None:
+    weights = WeightTimes(copy_s=0.01, mark_s=0.1, load_s=0.2, swap_s=0.02, num_bytes=1e8, bandwidth=1e9)
+    profile = PROFILE.model_copy(
+        update={"weights": weights, "trainer": TrainerTimes(times=((1, 0.01),), cores=0)}
+    )
+    case = next(case for case in list_cases(Cluster((1,))) if case.mode == "stream")
+    ways = compare_weight_syncs(run_case(case, build_case(CONFIG, profile, Cluster((1,), cores=4.0), case)))
+    assert ways["overlapped"].hardware.weight_sync == CONFIG.workers.weight_sync == "overlapped"
+    assert ways["blocking"].sync_wait_s >= 0.429  # 0.01 + 0.1 + 0.1 + 0.2 + 0.02
+    assert ways["overlapped"].sync_wait_s == pytest.approx(0.01)
+    assert ways["overlapped"].turns_per_s > 1.1 * ways["blocking"].turns_per_s
+    told = "\n".join(describe_weight_syncs(ways))
+    assert "a generator cannot sample for 20 ms" in told
+    _, chosen = recommend_settings(ways["blocking"])
+    assert chosen["workers.weight_sync"] == "overlapped"
 
 
 def test_sizes_grow_by_four_to_the_largest() -> None:
@@ -125,7 +149,9 @@ def test_a_measured_profile_has_times_of_every_part() -> None:
     profile = measure_profile(config, budget_s=1.0)
     assert profile.simulator.compute_seconds(1) > 0 and profile.simulator.reset_s > 0
     assert profile.generator.compute_seconds(4) > 0 and profile.trainer.compute_seconds(8) > 0
-    assert profile.weights.num_bytes > 1e5 and profile.weights.load_s > 0
+    weights = profile.weights
+    assert weights.num_bytes > 1e5
+    assert min(weights.copy_s, weights.mark_s, weights.load_s, weights.swap_s) > 0
     assert set(profile.turns) <= {1, 2} and profile.controller_s > 0
 
 

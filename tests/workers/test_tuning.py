@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from stepwell.workers.modelled import ModelledHardware, run_modelled
+from stepwell.workers.modelled_hardware import Latency
 from stepwell.workers.tuning import QueueSettings, QueueWindow, Tuner, tune_queue
 
 MODEL = ModelledHardware(
@@ -88,3 +89,30 @@ def test_a_modelled_run_recovers_from_bad_settings(bad: dict[str, float]) -> Non
     good = run_modelled(replace(MODEL, max_batch=16), "stream", 4).throughput
     assert run_modelled(best, "stream", 4).throughput > 0.95 * good > 1.3 * start
     assert run.throughput > start
+
+
+@dataclass(frozen=True, slots=True)
+class FragileHardware(ModelledHardware):
+    """Hardware that is right as it was started: any other batch takes `harm` times as long."""
+
+    harm: float = 1.0
+
+    def time_sample(self, count: int, latency: Latency) -> float:
+        is_usual = count == self.num_envs // 12
+        return ModelledHardware.time_sample(self, count, latency) * (1.0 if is_usual else self.harm)
+
+
+@pytest.mark.parametrize(("harm", "wait"), [(1.5, 0.0), (8.0, 5.0)])
+def test_a_tuned_run_is_never_far_behind_its_start_for_long(harm: float, wait: float) -> None:
+    shared = {name: getattr(MODEL, name) for name in MODEL.__dataclass_fields__}
+    model = replace(FragileHardware(**shared, harm=harm), max_batch=4, max_wait=wait)
+    start = run_modelled(model, "stream", 12)
+    tuner = Tuner(QueueSettings(4, 1000.0 * wait), model.num_envs, 2)
+    tuned = run_modelled(
+        model, "stream", 12, on_start=lambda driver, queue: tune_queue(queue, driver, tuner, poll_s=2.0)
+    )
+    marks = [(0.0, 0), *tuned.marks]  # after every ten turns of all environments
+    for (before_s, before), (after_s, after) in zip(marks, marks[3:], strict=False):
+        assert (after - before) / (after_s - before_s) > 0.6 * start.throughput
+    assert tuned.throughput > 0.75 * start.throughput
+    assert sum(settings != tuner.start for settings, _ in tuner.history) >= 3  # it did try

@@ -83,7 +83,13 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
     from stepwell.core.errors import ConfigError
     from stepwell.envs.registry import find_env_type
     from stepwell.runs.planner import report
-    from stepwell.runs.planner.forecast import Cluster, choose_best, forecast_run, recommend_settings
+    from stepwell.runs.planner.forecast import (
+        Cluster,
+        choose_best,
+        compare_weight_syncs,
+        forecast_run,
+        recommend_settings,
+    )
 
     default = [0] if config.policy.device == "cpu" else [1]
     sizes = tuple(sorted(set(args.devices or default)))
@@ -99,9 +105,12 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
     for size in sizes:
         best = choose_best(rows, size)
         better, chosen = recommend_settings(best)
-        recommended[size] = {"settings": chosen, **report.dump_forecast(better)}
+        ways = compare_weight_syncs(best)
+        both = {way: report.dump_forecast(row) for way, row in ways.items()}
+        recommended[size] = {"settings": chosen, **report.dump_forecast(better), "weight_syncs": both}
         print(f"\n{size or 'no'} accelerator{'' if size == 1 else 's'}, {cores:g} cores per machine")
-        print(*report.describe_limits(best), *report.describe_settings(better, chosen), sep="\n")
+        print(*report.describe_limits(best), *report.describe_weight_syncs(ways), sep="\n")
+        print(*report.describe_settings(better, chosen), sep="\n")
     title = f"{profile.name}: modelled throughput"
     if args.svg is not None:
         args.svg.write_text(report.draw_forecast(rows, title))

@@ -76,11 +76,19 @@ class TrainerTimes(CallTimes):
 
 
 class WeightTimes(Settings):
-    """The way of new weights from the trainer to the generators."""
+    """The way of new weights from the trainer to the generators, in its order.
 
-    num_bytes: float = Field(0.0, ge=0, description="of all weights, as they travel")
+    With `workers.weight_sync = "blocking"` the trainer waits for all of it, otherwise for `copy_s` alone.
+    """
+
+    num_bytes: float = Field(0.0, ge=0, description="of what is trained, as it travels")
+    copy_s: float = Field(0.0, ge=0, description="the trainer copies its weights, and waits for that")
+    mark_s: float = Field(0.0, ge=0, description="the copy is marked, on a core of the trainer's machine")
     bandwidth: float = Field(1e10, gt=0, description="bytes per second between devices of one machine")
-    load_s: float = Field(0.0, ge=0, description="fixed time of a sync, in which the trainer waits")
+    load_s: float = Field(
+        0.0, ge=0, description="a generator takes and checks them, on a core of its machine, while it samples"
+    )
+    swap_s: float = Field(0.0, ge=0, description="a generator puts them into its engine and cannot sample")
 
 
 class NetworkTimes(Settings):

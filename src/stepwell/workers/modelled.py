@@ -4,20 +4,16 @@ Driver, request queue, group stream and staleness rule are the real ones. Only t
 the clock of the event loop jumps to the next event. So a run of hours takes seconds, repeats exactly, and
 shows the effect of scheduling alone.
 
-Latencies: `simulator`, `generator` and `trainer` are the mean times in which all workers of that kind
-together handle one turn of all `num_envs` environments. Draws are log-normal with that mean.
-* A simulator steps its environments one after the other (one process, one core): one draw per environment.
-* A generator answers a batch in one call: one draw per call. The share `generator_fixed` does not depend on
-  the size of the batch; the rest grows with it.
-* The trainer learns in microbatches of `num_envs` steps, one draw each.
-Every kind of worker has its own hardware here, and resets, requests between machines and the transfer of
-weights take no time. `planned_hardware.py` has measured times instead, shared devices, and all of these.
+How long they take says `modelled_hardware.py`. New weights go the way that real ones go
+(`pipeline.PipelinePublisher`): a copy, for which the trainer waits; marks and transfer; then each generator
+checks them beside its work, and swaps them in between two calls. Calls that are under way where several join
+each other take longer by the time of the swap.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,6 +36,8 @@ from stepwell.envs.turns import Turn
 from stepwell.rollout.episode import Episode
 from stepwell.rollout.jobs import Job
 from stepwell.workers.contracts import WorkerHealth
+from stepwell.workers.modelled_hardware import Latency
+from stepwell.workers.modelled_hardware import ModelledHardware as ModelledHardware
 from stepwell.workers.pipeline import ModelledRun as ModelledRun
 from stepwell.workers.pipeline import PipelineWorkers, StartHook, run_pipeline
 from stepwell.workers.shared_devices import SharedDevices
@@ -52,114 +50,6 @@ _LOGPROBS = np.zeros(1, dtype=np.float32)
 
 
 # --- devices ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ModelledHardware:
-    """Devices and settings of a modelled run. The defaults are those of the benchmark."""
-
-    simulator: float = 22.0
-    generator: float = 9.0
-    trainer: float = 15.0
-    sigma: float = 0.5
-    num_envs: int = 32
-    num_simulators: int = 4
-    env_batches: int = 4
-    num_generators: int = 1
-    generator_fixed: float = 0.25
-    turns: tuple[int, int] = (10, 10)  # minimum and maximum of an episode, drawn uniformly
-    global_batch: int = 32
-    rollout_epochs: int = 1
-    max_staleness: int = 2
-    sync_interval: int = 1
-    max_batch: int = 32
-    max_wait: float = 0.0
-    shard: str = "none"
-    seed: int = 0
-    group_size: int = 1
-    max_inflight: int = 1  # calls under way in one generator
-
-    @property
-    def batch_size(self) -> int:
-        """Environments of one batch."""
-        return max(1, self.num_envs // (self.num_simulators * self.env_batches))
-
-    @property
-    def spreads(self) -> tuple[float, float, float]:
-        """The sigma of simulators, generators and the trainer."""
-        return self.sigma, self.sigma, self.sigma
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether a simulator steps one batch at a time."""
-        return True
-
-    def build_devices(self) -> SharedDevices:
-        """What the workers share: here nothing."""
-        return SharedDevices()
-
-    def find_loads(self, kind: str, number: int) -> dict[str, float]:
-        """What a call of this worker occupies, by resource."""
-        return {}
-
-    def time_step(self, count: int, latency: Latency) -> float:
-        """Seconds of a simulator for one turn of so many environments."""
-        return self.simulator * self.num_simulators / self.num_envs * latency.draw_sum(count)
-
-    def time_reset(self, count: int) -> float:
-        """Seconds of a simulator for so many resets."""
-        return 0.0
-
-    def time_sample(self, count: int, latency: Latency) -> float:
-        """Seconds of a generator for one call."""
-        fixed = self.generator * self.generator_fixed
-        each = self.generator * self.num_generators * (1 - self.generator_fixed) / self.num_envs
-        return (fixed + each * count) * latency.draw_sum()
-
-    def time_update(self, num_steps: int, num_stale: int, latency: Latency) -> Iterator[float]:
-        """Seconds of every piece of an update, on each rank of the trainer."""
-        for _ in range(max(1, round(num_steps / self.num_envs))):
-            yield self.trainer * latency.draw_sum()
-
-    def time_exchange(self) -> float:
-        """Seconds in which ranks exchange gradients, after every piece of an update."""
-        return 0.0
-
-    def time_sync(self) -> float:
-        """Seconds in which new weights travel to the generators, while the trainer waits."""
-        return 0.0
-
-    def time_message(self, kind: str, number: int, count: int) -> float:
-        """Seconds of one way between the driver and this worker."""
-        return 0.0
-
-    def time_driver(self, count: int) -> float:
-        """Seconds of the driving process for one turn of so many environments."""
-        return 0.0
-
-    @property
-    def num_ranks(self) -> int:
-        """Of the trainer."""
-        return 1
-
-    def draw_turns(self, number: int) -> list[int]:
-        """The length of each episode of a group."""
-        low, high = self.turns
-        rng = np.random.default_rng([self.seed, 4, number])
-        return [int(rng.integers(low, high + 1)) for _ in range(self.group_size)]
-
-
-class Latency:
-    """Draws of log-normal times with mean 1."""
-
-    def __init__(self, sigma: float, seed: Sequence[int]) -> None:
-        self._sigma, self._rng = sigma, np.random.default_rng(seed)
-
-    def draw_sum(self, count: int = 1) -> float:
-        """The sum of `count` draws."""
-        if self._sigma == 0:
-            return float(count)
-        return float(np.exp(self._sigma * self._rng.standard_normal(count) - self._sigma**2 / 2).sum())
 
 
 class _ModelledWorker:
@@ -227,15 +117,22 @@ class ModelledGenerator(_ModelledWorker):
         is_single = model.max_inflight == 1
         self._turn: asyncio.Lock | nullcontext[None] = asyncio.Lock() if is_single else nullcontext()
         self._num_inflight = 0
+        self._swap_lock = asyncio.Lock()
+        self.paused_s = 0.0  # in which it could not sample
         self.version = 0
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         first, message_s = self.version, self._model.time_message("generator", self._number, len(requests))
         await pause_for(message_s)
         async with self._turn:
+            await self._await_swap()
             self._num_inflight += len(requests)
-            seconds = self._model.time_sample(self._num_inflight, self._latency)
+            seconds, paused_s = self._model.time_sample(self._num_inflight, self._latency), self.paused_s
             await self._devices.work(seconds, "generator", self._loads)
+            while self._swap_lock.locked() or self.paused_s > paused_s:  # it stood still meanwhile
+                await self._await_swap()
+                missed_s, paused_s = self.paused_s - paused_s, self.paused_s
+                await pause_for(missed_s)
             self._num_inflight -= len(requests)
         await pause_for(message_s)
         span = VersionSpan(min(first, self.version), self.version)
@@ -244,6 +141,22 @@ class ModelledGenerator(_ModelledWorker):
     async def load_weights(self, version: int, weights: Mapping[str, Any]) -> str:
         self.version = version
         return str(version)
+
+    async def take_weights(self, version: int) -> None:
+        """Check new weights beside the work, then swap them in between two calls."""
+        seconds = self._model.time_weights()
+        if seconds.load > 0:
+            await self._devices.work(seconds.load, "weights", self._model.find_loads("checks", self._number))
+        if seconds.swap > 0:
+            async with self._turn, self._swap_lock:
+                await pause_for(seconds.swap)
+                self.paused_s += seconds.swap
+        self.version = version
+
+    async def _await_swap(self) -> None:
+        if self._swap_lock.locked():
+            async with self._swap_lock:
+                pass
 
     async def forget(self) -> None:
         """There is no cache."""
@@ -348,9 +261,17 @@ class ModelledTrainer:
                 await asyncio.gather(*(self._devices.work(seconds, "trainer", row) for row in self._loads))
             await pause_for(self._model.time_exchange())
 
-    async def sync(self) -> None:
-        """Send weights to the generators."""
-        await pause_for(self._model.time_sync())
+    async def copy_weights(self) -> None:
+        """Copy the weights as they are; nothing is learnt meanwhile."""
+        await pause_for(self._model.time_weights().copy)
+
+    async def send_weights(self, version: int, generators: Sequence[Any]) -> None:
+        """Mark the copy and send it, until every generator has swapped it in."""
+        seconds = self._model.time_weights()
+        if seconds.mark > 0:
+            await self._devices.work(seconds.mark, "weights", self._model.find_loads("marks", 0))
+        await pause_for(seconds.transfer)
+        await asyncio.gather(*(generator.take_weights(version) for generator in generators))
 
 
 def _make_jobs(model: ModelledHardware, number: int) -> list[Job]:

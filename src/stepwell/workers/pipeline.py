@@ -1,7 +1,7 @@
 """A whole pipeline on one event loop: play, learn, publish, with the real driver, queue and staleness rule.
 
     make_group ─► GroupStream ─► Driver ─► RequestQueue ─► generators
-                      └─► GroupBuffer ─► trainer.update ─► trainer.sync ─► generators.load_weights
+                      └─► GroupBuffer ─► trainer.update ─► PipelinePublisher ─► generators
 
 The workers are modelled devices in virtual time (`modelled.py`), or real processes in real time
 (`benchmarks/planner_reality.py`). The code between them is the same, so a forecast and a run differ only by
@@ -14,7 +14,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from stepwell.rollout.jobs import Job
 from stepwell.rollout.player import Player
@@ -60,6 +60,9 @@ class PipelineSettings(Protocol):
     @property
     def sync_interval(self) -> int: ...
 
+    @property
+    def weight_sync(self) -> str: ...
+
 
 @dataclass(slots=True)
 class ModelledRun:
@@ -73,7 +76,8 @@ class ModelledRun:
     num_dropped: int = 0
     mean_batch: float = 0.0
     marks: list[tuple[float, int]] = field(default_factory=list)  # (time, steps so far) after each update
-    sync_s: float = 0.0  # in which the trainer waited for weights to travel
+    sync_s: float = 0.0  # in which the trainer waited for weights to be copied, or to arrive
+    num_syncs: int = 0
 
     @property
     def throughput(self) -> float:
@@ -91,7 +95,11 @@ class PipelineTrainer(Protocol):
 
     async def update(self, num_steps: int, num_stale: int) -> None: ...
 
-    async def sync(self) -> None: ...
+    async def copy_weights(self) -> None: ...
+
+    async def send_weights(self, version: int, generators: Sequence[Any]) -> None:
+        """Return when every generator has them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,51 @@ class PipelineWorkers:
     simulators: Sequence[Simulator]
     generators: Sequence[Generator]
     trainer: PipelineTrainer
+
+
+class PipelinePublisher:
+    """Weights on their way, in the order of `runs/build/weight_publisher.py`, on one event loop.
+
+    At most one version is on its way: publishing the next one waits for it first. `version` is that of the
+    last weights that every generator has.
+    """
+
+    def __init__(
+        self, trainer: PipelineTrainer, generators: Sequence[Generator], on_version: Callable[[int], None]
+    ) -> None:
+        self._trainer, self._generators, self._on_version = trainer, generators, on_version
+        self._sending: asyncio.Task[None] | None = None
+        self.version = 0
+        self.wait_s = 0.0  # of the trainer
+        self.num_published = 0
+
+    async def publish(self, version: int) -> None:
+        """Copy the weights, and let the generators take the copy while the trainer goes on."""
+        await self.finish()
+        began = asyncio.get_running_loop().time()
+        await self._trainer.copy_weights()
+        self.wait_s += asyncio.get_running_loop().time() - began
+        self.num_published += 1
+        self._sending = asyncio.ensure_future(self._send_all(version))
+
+    async def finish(self) -> None:
+        """Wait until every generator has the version that was published last."""
+        if self._sending is None:
+            return
+        began = asyncio.get_running_loop().time()
+        await self._sending
+        self._sending = None
+        self.wait_s += asyncio.get_running_loop().time() - began
+
+    async def await_version(self, version: int) -> None:
+        """Wait until samples of this version may be learnt from."""
+        if version > self.version:
+            await self.finish()
+
+    async def _send_all(self, version: int) -> None:
+        await self._trainer.send_weights(version, self._generators)
+        self.version = version
+        self._on_version(version)
 
 
 async def run_pipeline(
@@ -138,23 +191,27 @@ async def run_pipeline(
     driver = Driver(workers.simulators, queue, player, stream, lock_step=mode == "sync")
     stream.start(driver)
     beside = asyncio.ensure_future(on_start(driver, queue)) if on_start is not None else None
+    publisher = PipelinePublisher(workers.trainer, workers.generators, stream.note_published)
     run, began, mark = ModelledRun(num_updates), loop.time(), busy_times.take_snapshot()
     for update in range(1, num_updates + 1):
+        if mode in ("sync", "rollout_async"):
+            await publisher.finish()
         taken = await stream.take_batch()
         steps = [step for group in taken.groups for t in group.trajectories for step in t.steps]
         behind = [update - 1 - step.policy_version.first for step in steps]
         run.staleness += behind
+        await publisher.await_version(max((step.policy_version.last for step in steps), default=0))
         with busy_times.track("trainers", "trainer"):
             await workers.trainer.update(len(steps), sum(count > 0 for count in behind))
         run.num_env_steps += len(steps)
         if update % settings.sync_interval == 0:
-            asked = loop.time()
-            await workers.trainer.sync()
-            run.sync_s += loop.time() - asked
-            for generator in workers.generators:
-                await generator.load_weights(update, {})
-            stream.note_published(update)
+            buffer.awaited_version = update
+            await publisher.publish(update)
+        if settings.weight_sync == "blocking":
+            await publisher.finish()
         run.marks.append((loop.time() - began, run.num_env_steps))
+    run.sync_s, run.num_syncs = publisher.wait_s, publisher.num_published
+    await publisher.finish()
     run.elapsed, run.busy = loop.time() - began, mark.compute_shares(busy_times.take_snapshot())
     run.num_dropped = stream.counts.num_dropped
     run.mean_batch = queue.counts.num_requests / max(queue.counts.num_batches, 1)

@@ -9,7 +9,8 @@ first rank are on the machine of the first trainer.
 Simplifications, all of them visible in the profile
 * A call to a worker of another machine takes two messages; a request and its answer are of equal size.
 * Ranks learn equal shares. They exchange gradients in a ring after each optimizer step.
-* Weights go to every other machine in a tree of whole copies, then to its devices; the trainer waits.
+* Weights go to every other machine in a tree of whole copies, then to its devices. They are marked and
+  checked by one core of the trainer's machine, and of the machine of each generator.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepwell.config.profile import PipelineProfile
-from stepwell.workers.modelled import Latency, ModelledHardware
+from stepwell.workers.modelled_hardware import Latency, ModelledHardware, WeightSeconds
 from stepwell.workers.placement import CORES, DevicePlacement
 from stepwell.workers.shared_devices import SharedDevices
 
@@ -80,6 +81,10 @@ class PlannedHardware(ModelledHardware):
     def find_loads(self, kind: str, number: int) -> dict[str, float]:
         if kind == "driver":
             return {CONTROLLER: 1.0, f"{find_machine(self.placement.trainers[0])}/{CORES}": 1.0}
+        if kind == "marks":
+            return {f"{find_machine(self.placement.trainers[0])}/{CORES}": 1.0}
+        if kind == "checks":
+            return {f"{find_machine(self.placement.generators[number])}/{CORES}": 1.0}
         rows = {
             "simulator": (self.placement.simulators, self.profile.simulator),
             "generator": (self.placement.generators, self.profile.generator),
@@ -124,12 +129,13 @@ class PlannedHardware(ModelledHardware):
         each_s = 2 * weights.num_bytes * (ranks - 1) / ranks / bandwidth + latency_s
         return each_s * self.profile.trainer.optimizer_steps / self._count_pieces()
 
-    def time_sync(self) -> float:
+    def time_weights(self) -> WeightSeconds:
         weights, network = self.profile.weights, self.profile.network
         machines = len({find_machine(device) for device in self.placement.generators} | {self.machines[0]})
         hops = math.ceil(math.log2(machines)) if machines > 1 else 0
         copy_s = weights.num_bytes / network.bandwidth + network.latency_s
-        return weights.load_s + weights.num_bytes / weights.bandwidth + hops * copy_s
+        transfer_s = weights.num_bytes / weights.bandwidth + hops * copy_s
+        return WeightSeconds(weights.copy_s, weights.mark_s, transfer_s, weights.load_s, weights.swap_s)
 
     def time_message(self, kind: str, number: int, count: int) -> float:
         places = self.placement.simulators if kind == "simulator" else self.placement.generators

@@ -162,11 +162,11 @@ class RequestQueue:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadlines = [self._shared.next_deadline()] + [
-            target.queue.next_deadline() for target in self._list_free()
-        ]
+        free = self._list_free()
+        queues = [target.queue for target in free if target.queue.num_waiting]
+        deadlines = [queue.next_deadline() for queue in (self._shared, *queues)]
         later = [at for at in deadlines if at is not None and at > now]
-        if later and self._list_free():
+        if later and free:
             self._timer = loop.call_at(min(later), self._send_due_batches)
 
     def _list_free(self) -> list[_GeneratorQueue]:

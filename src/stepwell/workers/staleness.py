@@ -117,7 +117,8 @@ class GroupBuffer:
         Groups that are too old are removed and returned in any case, so that they can be played again.
         """
         usable = self._list_usable()
-        dropped = [group for group in self.ready if group not in usable]
+        kept = set(map(id, usable))  # groups are many in a large cluster
+        dropped = [group for group in self.ready if id(group) not in kept]
         self.ready = usable
         if not self.is_due():
             return TakenGroups([], dropped) if dropped else None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Literal
 
-from stepwell.config.profile import PipelineProfile
+from stepwell.config.profile import PipelineProfile, WeightTimes
 from stepwell.config.run import RunConfig
 from stepwell.workers.modelled import run_modelled
 from stepwell.workers.pipeline import ModelledRun
@@ -29,6 +29,7 @@ MODES: tuple[Mode, ...] = ("sync", "rollout_async", "train_async", "stream")
 MAX_TURNS = 3000
 """A case is modelled with about so many turns; then one modelled environment stands for several."""
 NUM_UPDATES = 5
+WEIGHT_SYNCS = ("overlapped", "blocking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class Forecast:
     mean_staleness: float
     max_staleness: int
     mean_batch: float
-    sync_share: float  # of the time, in which the trainer waits for weights to travel
+    sync_share: float  # of the time, in which the trainer waits for its weights to be copied or to arrive
+    sync_wait_s: float  # the same in seconds, of one sync
     gains: dict[str, float] = field(default_factory=dict)  # throughput without a part, over throughput
 
     @property
@@ -133,6 +135,7 @@ def build_case(
         max_wait=workers.generators.max_wait_ms / 1000.0,
         shard=workers.generators.shard,
         max_inflight=workers.generators.max_inflight or max_inflight,
+        weight_sync=workers.weight_sync,
         profile=profile,
         placement=placement,
         cores=cluster.cores,
@@ -158,6 +161,7 @@ def run_case(case: ForecastCase, hardware: PlannedHardware) -> Forecast:
         max(run.staleness, default=0),
         run.mean_batch * hardware.stands_for,
         run.sync_s / run.elapsed,
+        run.sync_s / max(run.num_syncs, 1),
     )
 
 
@@ -174,9 +178,7 @@ def find_limits(forecast: Forecast) -> Forecast:
         "simulators": {"simulator": profile.simulator.model_copy(update={"times": free, "reset_s": 0.0})},
         "generators": {"generator": profile.generator.model_copy(update={"times": free})},
         "trainers": {"trainer": profile.trainer.model_copy(update={"times": free}), "update_s": 0.0},
-        "weights and gradients": {
-            "weights": profile.weights.model_copy(update={"num_bytes": 0.0, "load_s": 0.0})
-        },
+        "weights and gradients": {"weights": WeightTimes(num_bytes=0.0, bandwidth=profile.weights.bandwidth)},
         "driver": {"controller_s": 0.0},
         "switches": {"switch_s": 0.0},
     }
@@ -185,6 +187,16 @@ def find_limits(forecast: Forecast) -> Forecast:
         other = replace(hardware, profile=profile.model_copy(update=change))
         gains[part] = run_case(forecast.case, other).turns_per_s / forecast.turns_per_s
     return replace(forecast, gains=gains)
+
+
+def compare_weight_syncs(forecast: Forecast) -> dict[str, Forecast]:
+    """The same case with either way of `workers.weight_sync`."""
+    return {
+        way: forecast
+        if way == forecast.hardware.weight_sync
+        else run_case(forecast.case, replace(forecast.hardware, weight_sync=way))
+        for way in WEIGHT_SYNCS
+    }
 
 
 def recommend_settings(forecast: Forecast, num_rounds: int = 2) -> tuple[Forecast, dict[str, object]]:
@@ -214,6 +226,9 @@ def _list_changes(hardware: PlannedHardware) -> Iterator[tuple[str, object, Plan
     if hardware.num_generators > 1:
         for shard in ("even", "by_latency"):
             yield "workers.generators.shard", shard, replace(hardware, shard=shard)
+    for way in WEIGHT_SYNCS:
+        if way != hardware.weight_sync:
+            yield "workers.weight_sync", way, replace(hardware, weight_sync=way)
     for batches in (1, 2, 4):
         if batches != hardware.env_batches and hardware.num_envs % (sims * batches) == 0:
             yield "workers.simulators.env_batches", batches, replace(hardware, env_batches=batches)

@@ -2,7 +2,7 @@
 
     Rollout with timed environments and a timed engine, at several sizes ─► step, reset, sample, driver
     Trainer.update on what was played, fresh and one version behind      ─► learn
-    LocalRunner.publish                                                  ─► weights
+    SnapshotBuffers ─► WeightReceiver ─► the engine, as of a generator    ─► weights
 
 Everything happens in this process, with a throw-away copy of the policy. Nothing of it is kept but the times.
 
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,10 +33,13 @@ from stepwell.config.profile import (
 )
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Split, Trajectory
+from stepwell.core.weight_parts import WeightParts
 from stepwell.rollout import Job, Rollout
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop.references import freeze_reference
 from stepwell.runs.machine import describe_machine
+from stepwell.workers.weight_receiver import WeightReceiver
+from stepwell.workers.weight_snapshots import SnapshotBuffers
 
 if TYPE_CHECKING:
     from stepwell.core import Request, Sampled, Task
@@ -221,14 +225,15 @@ class ProfileMeasurement:
         )
 
     def _time_weights(self, components: Components) -> WeightTimes:
-        policy = components.policy
-        tensors = policy.model_weights()
-        num_bytes = float(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
-        calls = TimedCalls(self._on_cores)
-        for version in (1, 2):
-            calls.calls.clear()
-            calls.run(1, partial(components.runner.publish, version, policy))
-        return WeightTimes(num_bytes=num_bytes, load_s=calls.total_s)
+        """Versions on the way that generators' weights go: the median of three, after a first one."""
+        parts = components.policy.weight_parts()
+        buffers = SnapshotBuffers(components.runner.dtype, int(self.config.workers.sync_bucket_mb * 1e6))
+        receiver = WeightReceiver(components.engine)
+        sync = partial(_sync_weights, components.engine, buffers, receiver, computes=self._on_cores)
+        sync(2, parts)
+        found = [sync(version, _change_parts(parts, version)) for version in (3, 4, 5)]
+        times = {name: median(getattr(one, name) for one in found) for name in WeightTimes.model_fields}
+        return WeightTimes(**times)
 
     def _build_profile(
         self, components: Components, sizes: Sequence[int], trainer: TrainerTimes, weights: WeightTimes
@@ -261,6 +266,51 @@ class ProfileMeasurement:
             turns=turns[:256],
             actions_per_turn=actions / sum(turns) if actions else 1.0,
         )
+
+
+def _sync_weights(
+    engine: Any,
+    buffers: SnapshotBuffers,
+    receiver: WeightReceiver,
+    version: int,
+    parts: WeightParts,
+    *,
+    computes: bool,
+) -> WeightTimes:
+    """Put one version into an engine, and time every part of the way."""
+    copy, mark, load = TimedCalls(computes), TimedCalls(computes), TimedCalls(computes)
+    snapshot = copy.run(1, lambda: buffers.take_snapshot(version, parts))
+    mark.run(1, snapshot.compute_marks)
+    adapters = {name: [one.down, one.up, one.scale] for name, one in snapshot.adapters.items()}
+    header = {"version": version, "marks": snapshot.marks, "adapters": adapters}
+    lacking = load.run(1, lambda: receiver.begin(header))
+    if lacking is None:  # an engine that takes whole weights, and samples nothing meanwhile
+        load.run(1, lambda: engine.load_weights(version, snapshot.merge_weights()))
+        return WeightTimes(
+            num_bytes=snapshot.num_bytes, copy_s=copy.total_s, mark_s=mark.total_s, swap_s=load.total_s
+        )
+    buckets = snapshot.list_buckets(lacking)
+    for bucket in buckets:
+        load.run(
+            1, partial(receiver.add_bucket, {"version": version, "pieces": bucket.pieces}, bucket.arrays)
+        )
+    swap_s = load.run(1, lambda: receiver.swap({"version": version}))["paused_s"]
+    return WeightTimes(
+        num_bytes=sum(bucket.num_bytes for bucket in buckets),
+        copy_s=copy.total_s,
+        mark_s=mark.total_s,
+        load_s=max(load.total_s - swap_s, 0.0),
+        swap_s=swap_s,
+    )
+
+
+def _change_parts(parts: WeightParts, version: int) -> WeightParts:
+    """The same with other values of everything that is trained, as after an update."""
+    tensors = {
+        name: tensor if name in parts.frozen or not tensor.is_floating_point() else tensor + 1e-3 * version
+        for name, tensor in parts.tensors.items()
+    }
+    return WeightParts(tensors, parts.adapters, parts.frozen)
 
 
 def measure_profile(config: RunConfig, budget_s: float = 20.0) -> PipelineProfile:

@@ -67,11 +67,14 @@ def describe_profile(profile: PipelineProfile) -> Iterator[str]:
     yield format_line("", f"an inference call, ms by samples: {calls}")
     updates = ", ".join(f"{count:g} turns: {seconds:.3g}" for count, seconds in trainer.times)
     yield format_line("", f"an update, s: {updates}; {100 * trainer.stale_share:.0f} % more for stale data")
+    weights = profile.weights
     yield format_line(
         "",
-        f"weights {profile.weights.num_bytes / 1e6:.3g} MB, {1000 * profile.weights.load_s:.3g} ms to load; "
-        f"driver {1e6 * profile.controller_s:.0f} µs per turn",
+        f"weights {weights.num_bytes / 1e6:.3g} MB: copied in {1000 * weights.copy_s:.3g} ms, marked in "
+        f"{1000 * weights.mark_s:.3g}, checked in {1000 * weights.load_s:.3g}, swapped in "
+        f"{1000 * weights.swap_s:.3g}",
     )
+    yield format_line("", f"driver {1e6 * profile.controller_s:.0f} µs per turn")
 
 
 def describe_limits(forecast: Forecast) -> Iterator[str]:
@@ -80,6 +83,18 @@ def describe_limits(forecast: Forecast) -> Iterator[str]:
     shown = [f"{part} {ratio:.2f}" for part, ratio in ordered if ratio > 1.01][:4]
     text = ", ".join(shown) if shown else "no single part: all of them are balanced"
     yield format_line("limits", f"times the throughput if a part took no time: {text}")
+
+
+def describe_weight_syncs(ways: Mapping[str, Forecast]) -> Iterator[str]:
+    """What new weights cost with either setting of `workers.weight_sync`."""
+    pause_s = next(iter(ways.values())).hardware.profile.weights.swap_s
+    for number, (way, row) in enumerate(ways.items()):
+        yield format_line(
+            "" if number else "new weights",
+            f"{way}: the trainer waits {1000 * row.sync_wait_s:,.3g} ms for each "
+            f"({100 * row.sync_share:.1f} % of the time), {row.turns_per_s:,.1f} turns per second",
+        )
+    yield format_line("", f"a generator cannot sample for {1000 * pause_s:,.3g} ms of each, either way")
 
 
 def describe_settings(best: Forecast, chosen: Mapping[str, object]) -> Iterator[str]:
@@ -134,7 +149,9 @@ def dump_forecast(forecast: Forecast) -> dict[str, Any]:
         "mean_staleness": round(forecast.mean_staleness, 3),
         "max_staleness": forecast.max_staleness,
         "mean_batch": round(forecast.mean_batch, 2),
+        "weight_sync": forecast.hardware.weight_sync,
         "sync_share": round(forecast.sync_share, 4),
+        "sync_wait_s": round(forecast.sync_wait_s, 6),
         "bottleneck": forecast.bottleneck,
         "gains": {part: round(ratio, 3) for part, ratio in forecast.gains.items()},
     }
