@@ -136,7 +136,7 @@ def test_layer_operations_equal_their_torch_counterparts(device: str, normed: bo
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("vocab", [50, 5000])
 def test_sampling_equals_the_torch_function(device: str, vocab: int) -> None:
-    from stepwell.engines import triton_kernels
+    from stepwell.engines.triton_sampling import sample_tokens
 
     num_rows = 24
     logits = 2 * torch.randn(num_rows, vocab, generator=torch.Generator().manual_seed(5)).to(device)
@@ -145,7 +145,7 @@ def test_sampling_equals_the_torch_function(device: str, vocab: int) -> None:
     numbers = torch.from_numpy(hash_uniforms(np.arange(num_rows), np.arange(num_rows))).to(device)
     tokens = torch.empty(num_rows, dtype=torch.int64, device=device)
     logprobs = torch.empty(num_rows, dtype=torch.float32, device=device)
-    triton_kernels.sample_tokens(logits, temperature, top_p, numbers, tokens, logprobs)
+    sample_tokens(logits, temperature, top_p, numbers, tokens, logprobs)
     expected, expected_logprobs = choose_tokens(logits, temperature, top_p, numbers)
     assert (tokens == expected).float().mean() >= 23 / 24  # a sum rounded otherwise may shift one draw
     same = tokens == expected

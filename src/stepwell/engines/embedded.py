@@ -27,10 +27,10 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -43,27 +43,17 @@ from stepwell.core.errors import EngineError, InputError, WeightsError
 from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.renamed import renamed_arguments
-from stepwell.core.step import TokenAction
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle, shorten_switch_interval
-from stepwell.engines.core import EngineCore, EngineCounts, Finished
+from stepwell.engines.core import EngineCore, EngineCounts
+from stepwell.engines.jobs import SampleJob, collect_new_tokens, pass_result
 from stepwell.engines.numerics import check_dtype
 from stepwell.engines.runner_factory import build_runner, open_model
-from stepwell.engines.token_stream import NewTokens, SampledToken, TokenStream, deliver_tokens
+from stepwell.engines.token_stream import SampledToken, TokenStream, deliver_tokens
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
 from stepwell.policies.directory import locate_model
 from stepwell.rendering.vision import ImageFormat, load_image_format
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """Requests that were submitted together, and the future of their results."""
-
-    requests: list[Request]
-    future: Future[list[Sampled]] = field(default_factory=Future)
-    results: dict[str, Sampled] = field(default_factory=dict)
-    stream: TokenStream | None = None  # only for a job of one streamed request
 
 
 class EmbeddedEngine:
@@ -90,7 +80,7 @@ class EmbeddedEngine:
         self._order = order
         self._batcher: tuple[asyncio.AbstractEventLoop, DynamicBatcher[Request, Sampled]] | None = None
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, SampleJob] = {}
         self._requested_streams: dict[int, TokenStream] = {}  # by id() of requests without a job yet
         self._streams: dict[str, TokenStream] = {}  # of requests in flight; only the worker uses it
         self._worker: threading.Thread | None = None
@@ -169,7 +159,7 @@ class EmbeddedEngine:
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
         """Do what `generate` does, for callers without an event loop."""
         self._check_requests(requests)
-        return self._start_jobs([_Job(list(requests))])[0].future.result() if requests else []
+        return self._start_jobs([SampleJob(list(requests))])[0].future.result() if requests else []
 
     def cancel(self, request_id: str) -> bool:
         """End one request now. Its caller gets the tokens so far, with finish reason `cancelled`."""
@@ -272,7 +262,8 @@ class EmbeddedEngine:
 
     def _start_bundles(self, loop: asyncio.AbstractEventLoop, slots: list[RequestBundle[Request]]) -> None:
         jobs = [
-            _Job(slot.items, stream=self._requested_streams.pop(id(slot.items[0]), None)) for slot in slots
+            SampleJob(slot.items, stream=self._requested_streams.pop(id(slot.items[0]), None))
+            for slot in slots
         ]
         try:
             self._start_jobs(jobs)
@@ -281,17 +272,17 @@ class EmbeddedEngine:
                 job.future.set_exception(error)
         for slot, job in zip(slots, jobs, strict=True):
             assert slot.future is not None
-            job.future.add_done_callback(partial(_hand_over, loop, slot.future))
+            job.future.add_done_callback(partial(pass_result, loop, slot.future))
             slot.future.add_done_callback(partial(self._withdraw_job, job))
 
-    def _withdraw_job(self, job: _Job, future: asyncio.Future[Any]) -> None:
+    def _withdraw_job(self, job: SampleJob, future: asyncio.Future[Any]) -> None:
         if not future.cancelled():
             return
         with suppress(EngineError):  # a closed engine has nothing in flight
             for request in job.requests:
                 self._post_command(partial(self._core.cancel, request.id))
 
-    def _start_jobs(self, jobs: list[_Job]) -> list[_Job]:
+    def _start_jobs(self, jobs: list[SampleJob]) -> list[SampleJob]:
         def add() -> None:
             for job in jobs:
                 self._add_job(job)
@@ -299,7 +290,7 @@ class EmbeddedEngine:
         self._post_command(add)
         return jobs
 
-    def _add_job(self, job: _Job) -> None:
+    def _add_job(self, job: SampleJob) -> None:
         """Add all requests of a job, or none: then the job fails."""
         if taken := [request.id for request in job.requests if request.id in self._jobs]:
             job.future.set_exception(
@@ -361,26 +352,10 @@ class EmbeddedEngine:
     def _step_core(self) -> None:
         finished = self._core.step()
         if self._streams:
-            deliver_tokens(self._collect_new_tokens(finished))
+            news = collect_new_tokens(self._streams, finished, self._core.read_new_tokens)
+            deliver_tokens(news)
         for done in finished:
-            job = self._jobs.pop(done.id)
-            job.results[done.id] = done.sampled
-            if len(job.results) == len(job.requests):
-                job.future.set_result([job.results[request.id] for request in job.requests])
-
-    def _collect_new_tokens(self, finished: list[Finished]) -> Iterator[NewTokens]:
-        """Yield the tokens that this step added to streamed requests."""
-        for done in finished:
-            stream = self._streams.pop(done.id, None)
-            if stream is not None:
-                assert isinstance(done.sampled.action, TokenAction)
-                ids, logprobs = done.sampled.action.action_ids, done.sampled.logprobs
-                yield NewTokens(stream, ids[stream.num_sent :].tolist(), logprobs[stream.num_sent :].tolist())
-        for request_id, stream in self._streams.items():
-            ids, logprobs = self._core.read_new_tokens(request_id, stream.num_sent)
-            if len(ids):
-                stream.num_sent += len(ids)
-                yield NewTokens(stream, ids.tolist(), logprobs.tolist())
+            self._jobs.pop(done.id).add_result(done)
 
     def _fail_all(self, error: EngineError) -> None:
         """Empty the batch and fail every job with `error`."""
@@ -402,21 +377,3 @@ def _run_worker(
         if engine is None or not engine._do_work(command):
             return
         del command, engine  # while it waits, the thread holds neither
-
-
-def _hand_over(
-    loop: asyncio.AbstractEventLoop, target: asyncio.Future[list[Sampled]], source: Future[list[Sampled]]
-) -> None:
-    """Pass a result from the worker thread to the event loop that waits for it."""
-
-    def deliver_tokens() -> None:
-        if target.done():
-            return
-        error = source.exception()
-        if error is not None:
-            target.set_exception(error)
-        else:
-            target.set_result(source.result())
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(deliver_tokens)

@@ -147,9 +147,9 @@ class GraphRunner(Runner):
         numbers = hash_uniforms_on_device(seeds, indices)
         tokens, logprobs = self._tokens[:rows], self._logprobs[:rows]
         if self.use_triton:
-            from stepwell.engines import triton_kernels
+            from stepwell.engines.triton_sampling import sample_tokens
 
-            triton_kernels.sample_tokens(logits, temperature, top_p, numbers, tokens, logprobs)
+            sample_tokens(logits, temperature, top_p, numbers, tokens, logprobs)
         else:
             chosen, chances = choose_tokens(logits, temperature, top_p if use_top_p else None, numbers)
             tokens.copy_(chosen)

@@ -308,7 +308,7 @@ def _write_results(loop: TrainingLoop, status: Status, baselines: list[SuccessSc
             success_before=None if first is None else first.success,
             success_after=None if after is None else after.success,
             env_steps=state.env_steps,
-            wall_s=round(loop._elapsed_s(), 2),
+            wall_s=round(loop.elapsed_s, 2),
             seed=config.seed,
             recipe=loop.components.recipe.name,
             env=config.title,

@@ -48,8 +48,8 @@ def _read_parts(step: Step) -> dict[str, float]:
     return parts if isinstance(parts, dict) else {}  # type: ignore[return-value]
 
 
-def measure_rollout(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Success, reward and its parts, turns, tokens, the use of tools."""
+def measure_rollout(trajectories: Sequence[Trajectory], weights: RewardConfig) -> dict[str, float]:
+    """Success, reward and its parts, turns, tokens, the use of tools, how right descriptions are."""
     steps: list[Step] = [step for t in trajectories for step in t.steps]
     parts: dict[str, float] = {}
     for step in steps:
@@ -65,4 +65,5 @@ def measure_rollout(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "tokens": float(count_tokens(trajectories)),
         **measure_tool_use(trajectories),
         **count_failures(trajectories),
+        **measure_descriptions(trajectories, weights),
     }

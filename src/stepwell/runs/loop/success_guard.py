@@ -1,6 +1,6 @@
 """The guard against collapse: held-out success that falls further than chance explains.
 
-    evaluation ─► measure_fall ─► note ─► roll_back: weights and optimizer of the last good evaluation
+    guard_success: measure_fall ─► note ─► roll_back: weights and optimizer of the last good evaluation
 
 An evaluation is good unless its success lies more than `fall_errors` standard errors below the best so far.
 After a fall, `roll_back` loads the checkpoint of the last good evaluation and lowers the learning rates. The
@@ -20,6 +20,20 @@ from stepwell.core.statistics import compare_shares
 from stepwell.runs.loop.loop_state import LoopState
 from stepwell.training import Trainer, checkpoint
 from stepwell.training.policy import Policy
+
+
+def guard_success(
+    state: LoopState, config: GuardConfig, folder: Path, policy: Policy, trainer: Trainer
+) -> str | None:
+    """Judge the last evaluation. After a fall: a sentence about it, and a roll-back if settings ask."""
+    errors = measure_fall(state, config)
+    if errors is None:
+        state.good_update = state.update
+        return None
+    told = describe_fall(state, errors)
+    if config.on_fall != "roll_back":
+        return told
+    return f"{told}; {roll_back(folder, state, policy, trainer, config.rate_after)}"
 
 
 def measure_fall(state: LoopState, config: GuardConfig) -> float | None:

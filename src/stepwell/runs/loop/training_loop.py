@@ -19,8 +19,7 @@ Invariants
   background; what an update gets then depends on time, and a resumed run does not repeat bit for bit.
 * Ctrl-C or SIGTERM lets the present update finish and writes a checkpoint, without an extra evaluation;
   a second one stops at once, and so does the first one in the warm start, which may last for minutes.
-* When a checkpoint is written depends on the clock too (`checkpoint.every_minutes`); what is learnt does
-  not depend on it.
+* What is learnt does not depend on the clock (`run_clock.py`), only when a checkpoint is written.
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.evaluation.replays import save_run_replays
 from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.interrupts import Terminated, describe_stop, handle_first_stop
+from stepwell.runs.loop import references
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.batch_learning import BatchLearner
 from stepwell.runs.loop.control_channel import ControlChannel, obey_requests
@@ -55,19 +55,13 @@ from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.outcome_judging import build_judging
 from stepwell.runs.loop.parity_check import ParityCheck
 from stepwell.runs.loop.phase_reports import report_phase
-from stepwell.runs.loop.references import (
-    find_reference,
-    freeze_reference,
-    load_reference,
-    renew_reference,
-    save_reference,
-)
 from stepwell.runs.loop.replay import build_replay
 from stepwell.runs.loop.resumable_parts import ResumableParts, save_loop
-from stepwell.runs.loop.rollout_metrics import count_tokens, measure_descriptions, measure_rollout
+from stepwell.runs.loop.rollout_metrics import measure_rollout
+from stepwell.runs.loop.run_clock import RunClock, is_multiple, measure_times
 from stepwell.runs.loop.source_choice import choose_source
 from stepwell.runs.loop.sources import Source
-from stepwell.runs.loop.success_guard import describe_fall, measure_fall, roll_back
+from stepwell.runs.loop.success_guard import guard_success
 from stepwell.runs.loop.task_feeds import build_feed, find_phase_end
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
@@ -77,7 +71,6 @@ if TYPE_CHECKING:
     from stepwell.runs.build.worker_groups import WorkerGroups
     from stepwell.runs.run_record import RunRecord
 
-TIMELINE_S = 5.0
 Ending = Literal["finished", "stopped_early", "interrupted"]
 
 
@@ -103,10 +96,8 @@ class TrainingLoop:
         self._feed: TaskFeed
         self._feed_notes: list[str] = []  # a feed may be asked in a worker's thread
         self._source: Source
-        self._clock = time.perf_counter()
+        self._clock = RunClock()
         self._parity = ParityCheck(self.config.parity, lambda: self.runner.dtype, self.monitor.note)
-        self._saved_at = self._clock
-        self._drawn_at = self._clock
         self._is_imitating = False  # in the warm start, which writes no checkpoints
         own = self.config.own_agent
         self.failures = (
@@ -124,6 +115,11 @@ class TrainingLoop:
     def runner(self) -> EpisodeRunner:
         """Who plays the episodes: the workers, or this process."""
         return self.components.runner if self.workers is None else self.workers
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the run so far, those before it was resumed included."""
+        return self._clock.elapsed_s
 
     @property
     def _run_name(self) -> str:
@@ -171,8 +167,8 @@ class TrainingLoop:
         self._source.resume_from(0)
         self._credit.rewind(0)
         self._warm_start()
-        freeze_reference(self.components)
-        save_reference(self.components.policy, self.folder)
+        references.freeze_reference(self.components)
+        references.save_reference(self.components.policy, self.folder)
         self._publish()
         before = self._evaluate()
         self.state.before = self.state.last
@@ -188,10 +184,10 @@ class TrainingLoop:
             self.state.forget_best()
         self._parts.restore(saved)
         self._credit.rewind(self.state.update)
-        self._clock = time.perf_counter() - self.state.time_s
-        freeze_reference(self.components)
-        load_reference(
-            self.components.policy, self.folder, find_reference(self.components, self.state.update)
+        self._clock.set_elapsed(self.state.time_s)
+        references.freeze_reference(self.components)
+        references.load_reference(
+            self.components.policy, self.folder, references.find_reference(self.components, self.state.update)
         )
         self._publish()
         is_over = self._reaches_limit() or self.state.stops_early(self.config.eval)
@@ -203,10 +199,9 @@ class TrainingLoop:
 
     def _finish_update(self) -> bool:
         """Evaluate and save a checkpoint where they are due. True: the run is over."""
-        update, is_first = self.state.update, self.state.update == 0
-        is_last = self._reaches_limit()
+        update, is_first, is_last = self.state.update, self.state.update == 0, self._reaches_limit()
         asked = set() if is_first or is_last else self._obey_controls()
-        is_wanted = is_last or _is_due(self.config.eval.every, update) or "evaluate" in asked
+        is_wanted = is_last or is_multiple(self.config.eval.every, update) or "evaluate" in asked
         has_news = not is_first and not self.state.is_evaluated and is_wanted
         if has_news and self._evaluate() is not None:
             self._guard_success(is_last=is_last)
@@ -220,7 +215,8 @@ class TrainingLoop:
             report_phase(self.components, self.folder, self._run_name, update, self.monitor.note)
         if is_first and self.state.is_evaluated:
             self.state.good_update = update
-        is_due = is_first or "checkpoint" in asked or self._is_checkpoint_due(update)
+        is_late = self._clock.is_checkpoint_due(self.config.checkpoint, update)
+        is_due = is_first or "checkpoint" in asked or is_late
         if is_due or is_over or (has_news and self._may_roll_back):
             self._save_checkpoint()
         return is_over
@@ -230,7 +226,7 @@ class TrainingLoop:
         asked, paused_s = obey_requests(
             self._control, self._act_in_pause, lambda: bool(self.stop_signal), self.monitor.note
         )
-        self._clock += paused_s  # a pause is no time of the run
+        self._clock.leave_out(paused_s)
         if "stop" in asked and not self.stop_signal:
             self.stop_signal = "control"
             self.monitor.note("asked to stop: saving")
@@ -247,30 +243,18 @@ class TrainingLoop:
 
     def _guard_success(self, *, is_last: bool) -> None:
         """Report a fall of held-out success that chance does not explain; roll back if settings ask."""
-        guard, state = self.config.train.guard, self.state
-        errors = measure_fall(state, guard)
-        if errors is None:
-            state.good_update = state.update
+        policy, trainer, state = self.components.policy, self.components.trainer, self.state
+        note = guard_success(state, self.config.train.guard, self.folder / "checkpoints", policy, trainer)
+        if note is None:
             return
-        note = f"update {state.update}: {describe_fall(state, errors)}"
-        if self._may_roll_back:
-            folder = self.folder / "checkpoints"
-            policy, trainer = self.components.policy, self.components.trainer
-            note += f"; {roll_back(folder, state, policy, trainer, guard.rate_after)}"
-        self.monitor.note(note)
+        self.monitor.note(f"update {state.update}: {note}")
         if not state.is_evaluated:
             self._publish()
             if is_last:  # the final weights of a run have been evaluated
                 self._evaluate()
 
-    def _is_checkpoint_due(self, update: int) -> bool:
-        config = self.config.checkpoint
-        waited_s = time.perf_counter() - self._saved_at
-        is_late = config.every_minutes > 0 and waited_s >= 60 * config.every_minutes
-        return is_late or _is_due(config.every, update)
-
     def _reaches_limit(self) -> bool:
-        if reached := self.state.limit_reached(self.config.train, self._elapsed_s()):
+        if reached := self.state.limit_reached(self.config.train, self._clock.elapsed_s):
             self.monitor.note(reached)
         return reached is not None
 
@@ -283,11 +267,11 @@ class TrainingLoop:
         self._is_imitating = True
         WarmStart(self.components, self.runner, self.monitor, self._tasks, self._publish, record).run()
         self._is_imitating = False
-        self.state.warm_start_s = self._elapsed_s()
+        self.state.warm_start_s = self._clock.elapsed_s
 
     def _update(self) -> bool:
         """One update; False if a stop was requested while waiting for its episodes."""
-        renew_reference(self.components, self.folder, self.state.update + 1)
+        references.renew_reference(self.components, self.folder, self.state.update + 1)
         batch = self._source.batch(self.state.update + 1)
         while self._feed_notes:
             self.monitor.note(self._feed_notes.pop(0))
@@ -302,17 +286,8 @@ class TrainingLoop:
         learnt = time.perf_counter()
         self.state.count_update(batch.num_actions, len(batch.trajectories), is_fresh=self._source.is_fresh)
         self._publish()
-        now = time.perf_counter()
-        times = {
-            "time/rollout_s": batch.played_s,
-            "time/update_s": learnt - played,
-            "time/publish_s": now - learnt,
-            "tokens_per_s": count_tokens(batch.trajectories) / (now - played + batch.played_s),
-            "infra_errors": float(batch.num_retries),
-        }
-        figures = measure_rollout(batch.trajectories) | measure_descriptions(
-            batch.trajectories, self.components.config.rewards
-        )
+        times = measure_times(batch, played, learnt, time.perf_counter())
+        figures = measure_rollout(batch.trajectories, self.config.rewards)
         self._record("update", figures | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
         self._show_timeline()
@@ -320,9 +295,8 @@ class TrainingLoop:
 
     def _show_timeline(self) -> None:
         """Write the timeline of workers for a live view, at most every few seconds."""
-        if self.workers is not None and time.perf_counter() - self._drawn_at > TIMELINE_S:
+        if self.workers is not None and self._clock.is_timeline_due():
             write_timeline(self.folder, self.workers.spans.build_timeline())
-            self._drawn_at = time.perf_counter()
 
     def _watch_agent(self, place: str, trajectories: Sequence[Trajectory], *, is_update: bool) -> None:
         """Report failures of a user's own agent, and stop if there are too many."""
@@ -341,10 +315,10 @@ class TrainingLoop:
 
     def _drain_workers(self) -> None:
         """Start no new episodes; keep finished ones, and count the others as not played."""
-        if self.workers is not None and self.workers.tuner is not None:
-            self.monitor.note(self.workers.tuner.describe())
         if self.workers is None:
             return
+        if self.workers.tuner is not None:
+            self.monitor.note(self.workers.tuner.describe())
         if num_left := self.workers.drain():
             self.monitor.note(f"{num_left} episodes were under way at the end and count as not played")
         self._note_versions()
@@ -407,18 +381,15 @@ class TrainingLoop:
     # --- the record -----------------------------------------------------------------------
 
     def _save_checkpoint(self, name: str | None = None) -> None:
-        self.state.time_s = self._elapsed_s()
+        self.state.time_s = self._clock.elapsed_s
         save_loop(self._parts, self.state, self.folder, name)
         if name is None:
-            self._saved_at = time.perf_counter()
+            self._clock.note_checkpoint()
 
     def _record(self, kind: Literal["warm_start", "update", "eval"], values: dict[str, float]) -> None:
         self.monitor.record(
-            LogEntry(kind, self.state.update, self._elapsed_s(), self.state.env_steps, values)
+            LogEntry(kind, self.state.update, self._clock.elapsed_s, self.state.env_steps, values)
         )
-
-    def _elapsed_s(self) -> float:
-        return time.perf_counter() - self._clock
 
     def _ask_to_stop(self, asked: signal.Signals) -> None:
         self.stop_signal = asked.name
@@ -427,7 +398,3 @@ class TrainingLoop:
             raise Terminated if asked == signal.SIGTERM else KeyboardInterrupt
         present = "this update" if self.state.before is not None else "the start"
         self.monitor.note(describe_stop(asked, present))
-
-
-def _is_due(every: int, update: int) -> bool:
-    return every > 0 and update % every == 0
