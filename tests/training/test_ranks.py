@@ -27,7 +27,7 @@ from stepwell.config.training import TrainConfig
 from stepwell.config.workers import OnDeadRank
 from stepwell.core import Status, Step, Task, Trajectory, WeightsError, WorkerError
 from stepwell.policies import CausalLMPolicy
-from stepwell.training import Trainer, TrajectoryMinibatch
+from stepwell.training import Trainer, TrajectoryMinibatch, rank_memory
 from stepwell.training.policy import Policy
 from stepwell.training.rank_share import RankShare, cut_for_ranks, deal_rounds
 
@@ -98,7 +98,8 @@ def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def folders() -> set[str]:
-    return {path.name for path in Path(tempfile.gettempdir()).glob("stepwell-ranks-*")}
+    places = (Path(tempfile.gettempdir()), rank_memory.PLACE)
+    return {path.name for place in places for path in place.glob("stepwell-ranks-*")}
 
 
 def assert_same_update(alone: Trainer, together: Trainer, batch: list[Trajectory], tolerance: float) -> None:

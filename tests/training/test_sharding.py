@@ -130,6 +130,8 @@ def test_adapters_alone_are_trained_and_collected(trajectories: list[Trajectory]
         assert together.ranks is not None
         found = together.ranks.start().call("weights")[0].tensors
         assert found and all("lora_" in name for name in found)
+        for name, parameter in together.policy.named_parameters():  # collected through shared memory
+            assert torch.equal(found[name], parameter)
         assert_same_weights(alone, together, 1e-4)
 
 

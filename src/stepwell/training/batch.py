@@ -32,6 +32,7 @@ from stepwell.core import (
     Status,
     Step,
     TokenAction,
+    TokenState,
     Trajectory,
 )
 from stepwell.core.logprob_gaps import step_and_token
@@ -236,3 +237,15 @@ def _get_reward(step: Step) -> float:
     if step.reward is None:
         raise InputError("a step's reward is None (not assigned); assign rewards before an update")
     return step.reward
+
+
+def list_images(minibatches: Sequence[TrajectoryMinibatch]) -> list[str]:
+    """Names of all images that the trajectories show."""
+    states = [
+        state
+        for minibatch in minibatches
+        for trajectory in minibatch.trajectories
+        for state in (*(step.state for step in trajectory.steps), trajectory.final_state)
+    ]
+    named = [span.image for state in states if isinstance(state, TokenState) for span in state.images]
+    return list(dict.fromkeys(named))

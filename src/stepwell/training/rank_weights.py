@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor, Shard
 from stepwell.training.muon import orthogonalize
 from stepwell.training.optimizer import is_critic_name
 from stepwell.training.rank_link import Named, split_buckets
+from stepwell.training.rank_memory import Layout
 
 _AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _FINGERPRINTS = 1 << 61
@@ -127,6 +128,10 @@ class RankWeights:
         """The trained weights, in the types of the trainer's policy."""
         local = {name: _read_local(p).detach() for name, p in self.given.items()}
         yield from self.gather({name: part.to(self._dtypes[name]) for name, part in local.items()})
+
+    def describe_layout(self) -> Layout:
+        """Types and shapes of what `gather_weights` gives."""
+        return {name: (self._dtypes[name], p.shape) for name, p in self.given.items()}
 
     def gather_gradients(self) -> Iterator[Named]:
         """The gradients of the last step, summed and clipped."""

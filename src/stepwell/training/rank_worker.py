@@ -4,7 +4,7 @@
     forward    a round ─► outputs of its microbatch
     backward   the gradient of each of those outputs ─► gradients, summed over ranks
     zero, clip, step        the optimizer, on its part of the weights
-    weights, gradients, state     gathered on all ranks; rank 0 sends them
+    weights, gradients, state     gathered on all ranks; rank 0 sends them, or writes weights to shared memory
     save, restore           its part of a sharded checkpoint (torch.distributed.checkpoint)
     check, measure          fingerprints; peak memory
 
@@ -45,6 +45,7 @@ from stepwell.training.memory_budget import guess_tokens
 from stepwell.training.optimizer import ORIGINAL, Optimizer
 from stepwell.training.policy import Policy
 from stepwell.training.rank_link import Named, describe_tensor, send_message, send_tensors, view_bytes
+from stepwell.training.rank_memory import map_weights
 from stepwell.training.rank_share import RankShare
 from stepwell.training.rank_weights import RankWeights
 from stepwell.training.sharded_files import load_shards, save_shards
@@ -88,6 +89,7 @@ class RankWorker:
         self._minibatches: list[TrajectoryMinibatch] = []
         self._shares: dict[tuple[int, str], RankShare] = {}
         self._kept: tuple[Outputs, Any, dict[str, bool], bool] | None = None
+        self._shared: dict[str, Tensor] | None = None
         send_message(link, {"is": "ready", "token_budget": budget, "pid": os.getpid()})
 
     def handle_message(self, words: dict[str, Any], payload: bytearray) -> None:
@@ -129,6 +131,8 @@ class RankWorker:
                 pixels = np.frombuffer(payload, np.uint8, height * width * 3, start)
                 self.policy.image_store.add(pixels.reshape(height, width, 3))
                 start += pixels.size
+        for number in range(len(self._minibatches)):
+            self._find_share(number, "packed")  # now: the trainer packs at the same time
         return {}
 
     def _find_share(self, batch: int, which: str) -> RankShare:
@@ -224,8 +228,15 @@ class RankWorker:
 
     # --- answers of rank 0 ----------------------------------------------------------------
 
-    def _send_weights(self, payload: bytearray) -> dict[str, Any]:
-        return self._send_all(self.weights.gather_weights())
+    def _send_weights(self, payload: bytearray, into: str | None = None) -> dict[str, Any]:
+        """`into` is a file in shared memory; it is mapped once, and has no name any more after that."""
+        if into is None or self.rank > 0:
+            return self._send_all(self.weights.gather_weights())
+        if self._shared is None:
+            self._shared = map_weights(Path(into), self.weights.describe_layout())
+        for name, whole in self.weights.gather_weights():
+            self._shared[name].copy_(whole)
+        return {}
 
     def _send_gradients(self, payload: bytearray) -> dict[str, Any]:
         return self._send_all(self.weights.gather_gradients())

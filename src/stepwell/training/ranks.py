@@ -6,7 +6,7 @@
     RankedPolicy    a round ◄──────── outputs ──────────────── forward: layers gathered from all ranks
                     the loss, its gradient per output ───────► backward: gradients summed over ranks
     RankOptimizer   clip, step ──────────────────────────────► each on its shards
-    collect_weights the trained weights ◄────────────────────  gathered, bucket by bucket, sent by rank 0
+    collect_weights the trained weights ◄────────────────────  gathered, written or sent by rank 0
 
 A loss over the whole batch needs only the outputs of the whole batch (`packing/gradient.py`), so it does not
 matter which rank ran which microbatch. The gradient equals that of one device up to rounding, for every
@@ -39,9 +39,10 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from stepwell.config.training import TrainConfig
-from stepwell.core import TokenState, WeightsError, WorkerError, errors
+from stepwell.core import WeightsError, WorkerError, errors
 from stepwell.core.encoding import encode_trajectory
-from stepwell.training.batch import TrajectoryMinibatch
+from stepwell.training import rank_memory
+from stepwell.training.batch import TrajectoryMinibatch, list_images
 from stepwell.training.memory_budget import describe_checkpointing
 from stepwell.training.policy import Policy
 from stepwell.training.rank_launch import RankLauncher, RankPeer
@@ -49,8 +50,7 @@ from stepwell.training.rank_link import read_tensors, receive_message, send_mess
 
 TIMEOUT_S = 300.0
 """The longest time a rank may take for its share of a batch."""
-_START_S = 600.0
-_GRACE_S = 1.0
+_START_S, _GRACE_S = 600.0, 1.0
 _GROUP_SHARE = 0.8  # ranks give up waiting for each other before the trainer does, which shows who is silent
 _BEREFT = 3  # exit code of a rank that another rank left alone
 _ADVICE = (
@@ -85,6 +85,8 @@ class Ranks:
         self.peers: list[RankPeer] = []
         self.token_budget: int | None = None
         """What free memory holds, on the rank with least of it."""
+        self._is_answer_due = False
+        self._shared: dict[str, Tensor] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="stepwell-ranks-"))
         self.close = weakref.finalize(self, _end_ranks, self.peers, self._folder)
         """End every rank, whatever it is doing, and clean up. Runs at the latest when this process exits."""
@@ -169,42 +171,68 @@ class Ranks:
     ) -> list[RankAnswer]:
         """Let every rank run a command; gives their answers. `by_rank` and `payloads` are one for each."""
         with self._raise_worker_error():
+            self._await_due_answers()
             for number, peer in enumerate(self.peers):
                 own = {} if by_rank is None else by_rank[number]
                 load = b"" if payloads is None else payloads[number]
                 send_message(peer.link, {"do": command, **words, **own}, load)
             return self._await_answers(self.peers, self.timeout_s)
 
-    def _collect_tensors(self, command: str) -> dict[str, Tensor]:
+    def _await_due_answers(self) -> None:
+        """Wait for the answers to a command that was sent without waiting."""
+        if self._is_answer_due:
+            self._await_answers(self.peers, self.timeout_s)
+        self._is_answer_due = False
+
+    def _collect_tensors(self, command: str, **words: Any) -> dict[str, Tensor]:
         """Whole tensors from rank 0, which is asked alone where it has them: others may be dead."""
         if self._is_sharded:
-            return self.call(command)[0].tensors
+            return self.call(command, **words)[0].tensors
         with self._raise_worker_error():
-            send_message(self.peers[0].link, {"do": command})
+            self._await_due_answers()
+            send_message(self.peers[0].link, {"do": command, **words})
             return self._await_answers(self.peers[:1], self.timeout_s)[0].tensors
 
     def take_batches(self, policy: Policy, minibatches: Sequence[TrajectoryMinibatch]) -> None:
-        """Send all ranks the minibatches of an update, with their images."""
+        """Send all ranks the minibatches of an update; they pack them while the trainer does."""
         settings, payload = [], []
+        names = ("token_budget", "with_bootstrap", "micro_batch", "seed", "keeps_trajectories")
         for minibatch in minibatches:
             encoded = [encode_trajectory(trajectory) for trajectory in minibatch.trajectories]
-            names = ("token_budget", "with_bootstrap", "micro_batch", "seed", "keeps_trajectories")
             more = {name: getattr(minibatch, name) for name in names}
             settings.append({"sizes": [len(item) for item in encoded], **more})
             payload += encoded
         store = getattr(policy, "image_store", None)
-        images = [] if store is None else [store.get(name) for name in _list_images(minibatches)]
+        images = [] if store is None else [store.get(name) for name in list_images(minibatches)]
         shapes = [list(image.shape[:2]) for image in images]
         joined = b"".join([*payload, *(image.tobytes() for image in images)])
-        self.call("take", minibatches=settings, images=shapes, payloads=[joined] * self.size)
+        with self._raise_worker_error():
+            self._await_due_answers()
+            for peer in self.peers:
+                send_message(peer.link, {"do": "take", "minibatches": settings, "images": shapes}, joined)
+        self._is_answer_due = True
 
     @torch.no_grad()
     def collect_weights(self) -> None:
-        """Take over the weights of the ranks."""
-        found = self._collect_tensors("weights")
+        """Take over the weights of the ranks, from shared memory where rank 0 is a child of this process."""
+        if self._shared is None:
+            found = self._collect_first_weights()
+        else:
+            self._collect_tensors("weights", into="shared")
+            found = self._shared
         for name, parameter in self.policy.named_parameters():
             parameter.copy_(found[name])
         self._written = self._count_writes()
+
+    def _collect_first_weights(self) -> dict[str, Tensor]:
+        layout = rank_memory.describe_layout(self.policy.named_parameters())
+        if self.peers[0].process is None or not rank_memory.has_room(layout):
+            return self._collect_tensors("weights")
+        with tempfile.TemporaryDirectory(prefix="stepwell-ranks-", dir=rank_memory.PLACE) as folder:
+            file = Path(folder) / "weights"  # without a name as soon as both sides have mapped it
+            self._shared = found = rank_memory.map_weights(file, layout)
+            self._collect_tensors("weights", into=str(file))
+        return found
 
     def collect_gradients(self) -> dict[str, Tensor]:
         """The gradients of the last step by name, summed over ranks and clipped."""
@@ -360,18 +388,6 @@ def _end_ranks(peers: list[RankPeer], folder: Path) -> None:
     for peer in peers:
         peer.end(_GRACE_S)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _list_images(minibatches: Sequence[TrajectoryMinibatch]) -> list[str]:
-    """Names of all images that the trajectories show."""
-    states = [
-        state
-        for minibatch in minibatches
-        for trajectory in minibatch.trajectories
-        for state in (*(step.state for step in trajectory.steps), trajectory.final_state)
-    ]
-    named = [span.image for state in states if isinstance(state, TokenState) for span in state.images]
-    return list(dict.fromkeys(named))
 
 
 def _read_options(policy: Policy) -> dict[str, Any]:
