@@ -53,7 +53,7 @@ def draw_all() -> dict[str, str]:
         "own_credit.svg": draw_study(
             "recipes", "frozenlake", {"steppo": "step_gae (StepPO)", "rloo": "rloo", "grpo": "grpo"}
         ),
-        "web_agent.svg": draw_study("web", "tiny", {"learnt": "0.3 M parameters, tiny shop"}),
+        "web_agent.svg": draw_study("web_tiny", "shop", {"rloo-large": "web-tiny, three seeds"}),
         "robot.svg": draw_robot(),
         "planner_scaling.svg": draw_scaling(),
         "own_env.svg": draw_recorded(read_recorded("own_env"), "number_line: held-out success"),
