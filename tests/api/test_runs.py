@@ -38,6 +38,8 @@ def test_a_run_knows_its_figures(run: sw.Run) -> None:
     assert [row["update"] for row in run.metrics if row["kind"] == "update"] == [1, 2]
     assert all("reward/brevity" in row for row in run.metrics if row["kind"] == "update")
     assert "finished, held-out success" in repr(run)
+    inline = run._repr_html_()  # what a notebook shows for `run`
+    assert "finished, held-out success" in inline and "<svg" in inline and "environment steps" in inline
 
 
 def test_a_run_keeps_settings_that_can_be_read_again(run: sw.Run) -> None:

@@ -17,6 +17,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core.errors import ConfigError
 from stepwell.monitors import jsonl
 from stepwell.monitors.base import LogEntry
+from stepwell.monitors.curves import draw_learning_curve
 from stepwell.monitors.summary import Summary, describe_success, read_summary
 
 if TYPE_CHECKING:
@@ -145,7 +146,10 @@ class Run:
         return f"Run({str(self.folder)!r}): {ending}"
 
     def _repr_html_(self) -> str:
-        return f"<code>{escape(repr(self))}</code>"
+        """In a notebook: the state, and the curve of held-out success as far as it is known."""
+        measured = self.evaluations
+        curve = draw_learning_curve(measured, "env_steps", [], 480) if measured else ""
+        return f"<code>{escape(repr(self))}</code>{curve}"
 
 
 def load_run(folder: str | Path | Run) -> Run:
