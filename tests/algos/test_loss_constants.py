@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from stepwell.algos import LossInputs, Timeline, kl, losses
+from stepwell.core import InputError
 
 
 def doubles(*values: float) -> Tensor:
@@ -121,6 +122,24 @@ def test_webrl_loss_is_the_squared_violation_per_step() -> None:
     assert metrics["log_ratio_mean"].item() == pytest.approx(0.05)
     normalized, _ = losses.webrl_loss(inputs, beta=2.0, length_normalize=True)
     assert normalized.item() == pytest.approx((0.25 + 0.09) / 2)
+
+
+def test_webrl_loss_is_linear_beyond_the_largest_residual() -> None:
+    logprobs = doubles(-1.0, -1.0, -1.0).requires_grad_()
+    inputs = LossInputs(
+        timeline([[1, 1, 1]]),
+        logprobs,
+        advantages=doubles(0.5, 1.0, -1.0),
+        ref_logprobs=doubles(-1.0, -21.0, 1.0),
+    )
+    # residuals -0.5, 19 and -1: only the second is beyond 1
+    loss, _ = losses.webrl_loss(inputs, max_residual=1.0)
+    assert loss.item() == pytest.approx((0.25 + (2 * 19 - 1) + 1.0) / 3)
+    loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx([-1.0 / 3, 2.0 / 3, -2.0 / 3])
+    with pytest.raises(InputError, match="max_residual"):
+        losses.webrl_loss(inputs, max_residual=0.0)
 
 
 def test_awr_loss_weights_whole_actions_and_cuts_the_weight() -> None:

@@ -23,6 +23,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ],
     ("webrl_loss", {"beta": 0.7}),
     ("webrl_loss", {"beta": 0.7, "length_normalize": True}),
+    ("webrl_loss", {"beta": 0.7, "max_residual": 0.3}),
     ("awr_loss", {"beta": 0.7, "max_weight": 3.0}),
     ("reinforce_loss", {}),
     ("sft_loss", {}),

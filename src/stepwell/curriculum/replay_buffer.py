@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stepwell.core import Scorer, TokenState, Trajectory
+from stepwell.core import InputError, Scorer, TokenState, Trajectory
 from stepwell.curriculum.perplexity import (
     PerplexityBand,
     ScoredTrajectory,
@@ -32,6 +32,8 @@ from stepwell.pool.results import KEEP_TAG, TrajectorySummary
 
 SCORED_UNITS = 16_384
 """Prompt tokens and actions in one forward pass, about."""
+READ_AT_ONCE = 256
+"""Trajectories that are in memory while the buffer is scored."""
 
 
 class ReplayedSteps(NamedTuple):
@@ -76,7 +78,7 @@ class ReplayBuffer:
             "replay/trajectories": float(len(masks)),
             "replay/steps": float(sum(sum(mask) for mask in masks.values())),
         }
-        return ReplayedSteps([self.pool.get(id).trajectory for id in masks], masks, figures)
+        return ReplayedSteps(self._read_trajectories(list(masks)), masks, figures)
 
     def resume_from(self, update: int) -> None:
         """Continue after this update; later periods are scored again."""
@@ -109,8 +111,9 @@ class ReplayBuffer:
             chosen = np.sort(rng.permutation(len(members))[: self.max_scored])
             members = [members[int(place)] for place in chosen]
         waiting: list[Trajectory] = []
-        for id in members:
-            waiting.append(self.pool.get(id).trajectory)
+        pages = (members[i : i + READ_AT_ONCE] for i in range(0, len(members), READ_AT_ONCE))
+        for trajectory in (each for page in pages for each in self._read_trajectories(page)):
+            waiting.append(trajectory)
             if sum(_count_units(trajectory) for trajectory in waiting) >= SCORED_UNITS:
                 yield from self._score_together(waiting)
                 waiting = []
@@ -123,6 +126,13 @@ class ReplayBuffer:
             yield ScoredTrajectory(
                 trajectory.id, tuple(compute_perplexity(next(logprobs)) for _ in trajectory.steps)
             )
+
+    def _read_trajectories(self, ids: Sequence[str]) -> list[Trajectory]:
+        """These trajectories, in this order. One query for each would take most of the time of an update."""
+        found = {each.id: each for each in self.pool.trajectories(Filter(ids=ids))} if ids else {}
+        if missing := [id for id in ids if id not in found]:
+            raise InputError(f"trajectory {missing[0]!r} is not in the pool")
+        return [found[id] for id in ids]
 
     def _find_members(self, without_tags: tuple[str, ...] = ()) -> Iterator[TrajectorySummary]:
         """Trajectories of this run that count as buffered, the oldest first."""

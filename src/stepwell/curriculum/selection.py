@@ -12,7 +12,7 @@ those of its own phase.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Protocol
@@ -62,17 +62,27 @@ class TaskSelection:
         """Keep what passes the screen, until there are `num_tasks` or so many candidates were tried."""
         candidates = islice(made, max_candidates)
         while len(self.kept) < num_tasks:
-            chunk = list(islice(candidates, SCREENED_AT_ONCE))
-            if not chunk:
+            new = self._collect_new(candidates)
+            if not new:
                 return
-            new = self._drop_known(chunk)
-            results = screen([each.task for each in new]) if new else []
-            for each, result in zip(new, results, strict=True):
+            for each, result in zip(new, screen([each.task for each in new]), strict=True):
                 screened = replace(each, value=result.value, num_turns=result.num_turns)
                 if result.reason:
                     self.dropped.append(DroppedTask(screened, result.reason))
                 elif len(self.kept) < num_tasks:
                     self.kept.append(screened)
+
+    def _collect_new(self, candidates: Iterator[MadeTask]) -> list[FedTask]:
+        """The next candidates that are new, as many as are screened at once; fewer at their end.
+
+        A screen plays them side by side, so that a few at a time would take much longer.
+        """
+        new: list[FedTask] = []
+        while len(new) < SCREENED_AT_ONCE and (
+            chunk := list(islice(candidates, SCREENED_AT_ONCE - len(new)))
+        ):
+            new += self._drop_known(chunk)
+        return new
 
     def fill_up(self, fresh: Sequence[FedTask], num_tasks: int) -> None:
         """Add tasks of the environment until there are `num_tasks`, or all were added."""

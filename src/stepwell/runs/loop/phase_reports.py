@@ -10,6 +10,7 @@ from stepwell.curriculum import PhaseFiles, ScoreFiles
 from stepwell.curriculum.phase_summary import describe_summary, summarize_phase, write_phase_summary
 from stepwell.envs.base import Env
 from stepwell.envs.registry import find_env_type
+from stepwell.pool import Filter
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop import replay, task_feeds
 
@@ -33,7 +34,7 @@ def report_phase(
         updates,
         files.read_phase(phase),
         files.read_dropped(phase),
-        (components.pool.get(entry.id).trajectory for entry in played),
+        components.pool.trajectories(Filter(ids=[entry.id for entry in played])),
         scores.read_scores(first) if first in scores.list_updates() else (),
         name_family=_make_family_namer(components),
         count_requirements=_make_requirement_counter(components),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
 from stepwell.core import TaskRelation
@@ -34,7 +35,7 @@ def make_content_variant(
     parent = TEMPLATES[content["template"]]
     targets = [
         each
-        for each in _list_templates(parent, relation)
+        for each in _list_templates(parent.name, relation)
         if (not kinds or each.kind in kinds) and (not templates or each.name in templates)
     ][:NUM_NEAREST]
     if not targets:
@@ -47,10 +48,12 @@ def make_content_variant(
     return max(drawn, key=lambda made: _count_shared(made, content), default=None)
 
 
-def _list_templates(parent: TaskTemplate, relation: TaskRelation) -> list[TaskTemplate]:
+@cache
+def _list_templates(name: str, relation: TaskRelation) -> tuple[TaskTemplate, ...]:
     """Training templates of the site that fit the relation, the nearest in length first."""
+    parent = TEMPLATES[name]
     if relation is TaskRelation.SIBLING:
-        return [parent] if parent.sample or parent.pools else []
+        return (parent,) if parent.sample or parent.pools else ()
     length, is_easier = len(parent.plan), relation is TaskRelation.EASIER
     fitting = [
         template
@@ -67,7 +70,7 @@ def _list_templates(parent: TaskTemplate, relation: TaskRelation) -> list[TaskTe
             each.name,
         )
     )
-    return fitting
+    return tuple(fitting)
 
 
 def _count_shared(made: Mapping[str, Any], content: Mapping[str, Any]) -> int:
