@@ -105,11 +105,12 @@ def test_a_task_without_a_solver_says_so() -> None:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
+    """As environments open it: pages that keep nothing share a context."""
     chromium = pytest.importorskip("stepwell.envs.web.chromium")
     pytest.importorskip("playwright")
     if not shutil.which("chromium"):
         pytest.skip("no Chromium is installed")
-    driver = chromium.ChromiumDriver(serve=serve_pages)
+    driver = chromium.ChromiumDriver(serve=serve_pages, reuses_context=True)
     yield driver
     driver.close()
 
@@ -172,20 +173,21 @@ def test_a_page_that_is_loaded_again_gives_no_second_try(driver: Any, way: str) 
 
 @pytest.mark.slow
 def test_a_context_that_is_used_again_shows_what_a_fresh_one_shows(driver: Any) -> None:
-    again = type(driver)(serve=serve_pages, reuses_context=True)
+    driver.close()  # a context ends after 50 pages: not within this test
+    other = type(driver)(serve=serve_pages)
     source = MiniWobSource(MiniWobOptions(pages=("click-test-2", "click-link")))
     contexts = []
     for seed in (0, 1, 0, 3):
         start = source.start(source.make_content(None, seed))
-        fresh = driver.open(start.url, headers={}, allowed_hosts=start.allowed_hosts)
-        view = again.open(start.url, headers={}, allowed_hosts=start.allowed_hosts)
+        fresh = other.open(start.url, headers={}, allowed_hosts=start.allowed_hosts)
+        view = driver.open(start.url, headers={}, allowed_hosts=start.allowed_hosts)
         assert view == fresh
-        contexts.append(again._context)
+        contexts.append(driver._context)
         (first, *_) = [element.id for element in view.elements]
-        assert "The episode is over." in again.act(WebAction("click", element=first)).text
-        assert "no earlier page" in again.act(WebAction("go_back")).notice
-    assert len(set(contexts)) == 1
-    again.close()
+        assert "The episode is over." in driver.act(WebAction("click", element=first)).text
+        assert "no earlier page" in driver.act(WebAction("go_back")).notice
+    assert len(set(contexts)) == 1 and other._context not in contexts
+    other.close()
 
 
 @pytest.mark.slow
