@@ -42,7 +42,9 @@ FLAGS = (
     "--disable-quic",
     "--disable-dev-shm-usage",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--disable-features=Translate,OptimizationHints,MediaRouter,PreconnectToSearch",
+    # a process for the next page beforehand costs more than it saves: 0.2 s of CPU a context
+    "--disable-features=Translate,OptimizationHints,MediaRouter,PreconnectToSearch,"
+    "SpareRendererForSitePerProcess",
     "--dns-prefetch-disable",
     "--disable-smooth-scrolling",
 )
