@@ -58,7 +58,7 @@ def descriptors() -> list[str]:
 
 def shared_memory() -> list[str]:
     """Named shared memory that no process uses any more: processes of other tests have theirs mapped."""
-    names = set(os.listdir("/dev/shm"))
+    names = {entry.name for entry in os.scandir("/dev/shm") if entry.is_file()}  # folders are of tests
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and names:
             try:
