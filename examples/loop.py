@@ -38,6 +38,7 @@ from stepwell.envs import Env, draw_tasks, make_env
 from stepwell.packing import Outputs, backward, pack
 from stepwell.policies import CausalLMPolicy, resolve_model
 from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
+from stepwell.training import Muon
 
 # The environment: random 4 x 4 boards with random start and goal, 3 turns of up to 2 moves.
 LAKE = {"size": 4, "hole_rate": 0.05, "min_actions": 2, "max_turns": 3, "max_actions_per_turn": 2}
@@ -178,7 +179,7 @@ class Learner:
         others = [p for name, p in named if name not in hidden]
         self.optimizers = [
             torch.optim.AdamW(others, betas=(0.9, 0.99), weight_decay=0.0),
-            torch.optim.Muon(hidden.values(), weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+            Muon(list(hidden.values()), rate=rates[1], momentum=0.95, weight_decay=0.0),
         ]
 
     def update(self, episodes: Sequence[Episode], loss: Loss, share: float) -> dict[str, float]:

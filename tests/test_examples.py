@@ -16,7 +16,18 @@ from stepwell.core import Split
 from stepwell.envs import draw_tasks
 
 LOOP = Path(__file__).parent.parent / "examples" / "loop.py"
-PUBLIC = {"agents", "algos", "config", "core", "engines", "envs", "packing", "policies", "rendering"}
+PUBLIC = {
+    "agents",
+    "algos",
+    "config",
+    "core",
+    "engines",
+    "envs",
+    "packing",
+    "policies",
+    "rendering",
+    "training",
+}
 # One move on two by two cells without holes: small enough to be learnt in seconds.
 POND = {"size": 2, "hole_rate": 0.0, "min_actions": 1, "max_turns": 1, "max_actions_per_turn": 1}
 
@@ -48,6 +59,11 @@ def test_the_loop_uses_public_parts_only() -> None:
         elif isinstance(node, ast.Import):
             assert not any(alias.name.startswith("stepwell") for alias in node.names)
     assert found <= PUBLIC
+
+
+def test_the_loop_leaves_torchs_own_muon_alone() -> None:
+    """It multiplies in bfloat16: without units for that the loop takes fifteen times as long."""
+    assert "optim.Muon" not in LOOP.read_text()
 
 
 @pytest.mark.slow

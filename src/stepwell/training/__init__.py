@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from stepwell.training.batch import TrajectoryMinibatch
     from stepwell.training.batch_split import count_batches, split_trajectories
     from stepwell.training.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+    from stepwell.training.muon import Muon
     from stepwell.training.optimizer import Optimizer, rate_share
     from stepwell.training.sft import imitate
     from stepwell.training.trainer import Trainer
 
 __all__ = [
     "Checkpoint",
+    "Muon",
     "Optimizer",
     "Trainer",
     "TrajectoryMinibatch",
@@ -35,6 +37,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "Checkpoint": "checkpoint",
+        "Muon": "muon",
         "TrajectoryMinibatch": "batch",
         "Optimizer": "optimizer",
         "Trainer": "trainer",
