@@ -16,8 +16,12 @@ import pytest
 from hypothesis import settings
 from tests.properties import IS_THOROUGH
 
+from stepwell.core.child_process import limit_threads
+
 # One thread here and in every process that a test starts: set before torch is imported, which reads it once.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# All that `limit_threads` sets: processes with and without a limit then start from the same fork server.
+for name, value in limit_threads(1).items():
+    os.environ.setdefault(name, value)
 # Models that tests build or convert stay in the checkout, not in the user's own cache.
 os.environ.setdefault("STEPWELL_CACHE", str(Path(__file__).parent.parent / ".cache"))
 # No test asks the real hub; those about downloads start a small server of their own.

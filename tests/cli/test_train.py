@@ -1,12 +1,8 @@
-"""`stepwell train` and `report`: a whole run from one line, and what an interrupt leaves."""
+"""`stepwell train` and `report`: a whole run from one line."""
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -42,35 +38,3 @@ def test_a_run_ends_with_its_figures_and_its_report(
     assert (folder / "report.html").is_file()
     assert main(["train", *SMALL, f"folder={tmp_path}", "name=first"]) == 2
     assert f"continue with --resume {folder}" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "stepwell",
-        "train",
-        *SMALL,
-        "train.num_updates=100000",
-        "checkpoint.every=2",
-    ]
-    started = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        deadline = time.monotonic() + 240
-        while not list(tmp_path.glob("runs/*/checkpoints/update-*")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        started.send_signal(signal.SIGINT)
-        _, err = started.communicate(timeout=240)
-    finally:
-        started.kill()
-    (folder,) = tmp_path.glob("runs/*")
-    assert started.returncode == 130, err
-    go_on = f"interrupted. Continue with: stepwell train --resume {folder.relative_to(tmp_path)}"
-    assert err.split("\n") == ["", go_on, ""]  # and nothing that a library prints

@@ -53,8 +53,8 @@ def assert_equal(policy: CausalLMPolicy, ours: Outputs, theirs: Outputs) -> None
             assert largest_gap(first[name], second[name]) < (1e-9 if is_double else 1e-4), name
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("batch", BATCHES)
+# In float32 only the mixture, which has the steps of all other batches.
+@pytest.mark.parametrize(("batch", "dtype"), [*((b, "float64") for b in BATCHES), ("mixture", "float32")])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_equals_every_step_alone(family, batch, dtype, open_policy, batches) -> None:
     policy, steps = open_policy(family, dtype=dtype, critic="shared"), batches[batch]

@@ -13,7 +13,7 @@ TOLERANCE = 1e-3
 
 @pytest.fixture(scope="module")
 def policy() -> CausalLMPolicy:
-    return taught_policy()
+    return taught_policy(num_updates=75)
 
 
 @pytest.mark.slow
