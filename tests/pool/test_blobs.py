@@ -121,6 +121,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_every_acknowledged_blob_whole(tmp_path: Path) -> None:
     for _ in range(3):
         writer = subprocess.Popen(

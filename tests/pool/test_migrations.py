@@ -128,6 +128,7 @@ def test_the_code_knows_the_newest_revision() -> None:
     assert ScriptDirectory(str(FOLDER)).get_current_head() == REVISION
 
 
+@pytest.mark.slow
 def test_many_processes_that_open_a_new_pool_at_once_make_it_once(empty: str) -> None:
     code = "import sys; from stepwell.pool import open_pool; print(open_pool(sys.argv[1]).count())"
     command = [sys.executable, "-c", code, empty]

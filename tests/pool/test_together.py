@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from tests.pool.made import TASK, dialogue, fill, step, trajectory
 
 from stepwell.core import InputError, Status
@@ -99,6 +100,7 @@ def test_a_late_append_is_refused_or_part_of_the_trajectory_but_never_lost(place
             assert next(finisher.find(Filter(ids=[id]))).num_steps == len(accepted)
 
 
+@pytest.mark.slow
 def test_processes_write_at_the_same_time(place: str) -> None:
     code = (
         "import sys\n"

@@ -248,6 +248,7 @@ def train_within(limit: int, config: RunConfig, told: Path) -> None:
         told.write_text(str(error))
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_told_and_the_rest_goes_on_later(tmp_path: Path) -> None:
     """The optimizer's state, the largest file of a checkpoint, is over the limit; the first ones are not."""
     wish = ("recipe.name=grpo", "recipe.kl_coef=0", "checkpoint.every=1")
@@ -267,6 +268,7 @@ def test_a_file_that_cannot_be_written_is_told_and_the_rest_goes_on_later(tmp_pa
     assert timeless(folder) == timeless(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs the right to mount")
 def test_a_disk_that_fills_up_costs_nothing_that_was_written(tmp_path: Path) -> None:
     disk = tmp_path / "disk"

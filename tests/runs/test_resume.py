@@ -87,6 +87,7 @@ def group_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(small_config(*GROUPS, *OUTLINE, folder=tmp_path_factory.mktemp("group")))
 
 
+@pytest.mark.slow
 def test_two_runs_with_one_seed_are_the_same_run(critic_run: Path, tmp_path: Path) -> None:
     same(critic_run, train(small_config(*CRITIC, *OUTLINE, folder=tmp_path)))
 
@@ -135,7 +136,7 @@ def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path
         "rewards.judge.repetition_min_share=0.0001",
         "rewards.judge.repetition_top=1000",  # whatever this machine's rounding makes it say
         "rewards.judge.repetition_memory=0.9",
-        "warm_start={num_demos=32, epochs=16, batch_size=16, optimizer={learning_rate=5e-3}}",
+        "warm_start={num_demos=32, epochs=24, batch_size=16, optimizer={learning_rate=5e-3}}",
         "eval.num_tasks=2",
     )
     outline = ("train.num_updates=4", "checkpoint.every=2")
@@ -153,6 +154,7 @@ def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path
     assert len(figures) == 4 and max(figures[2:]) > 0
 
 
+@pytest.mark.slow
 def test_a_run_that_never_reached_a_checkpoint_starts_anew(group_run: Path, tmp_path: Path) -> None:
     copy = cut_back(group_run, tmp_path / "copy", -1)
     train(resume=copy)
@@ -181,6 +183,7 @@ def test_a_run_stopped_early_stays_stopped_when_resumed(tmp_path: Path) -> None:
     assert timeless(folder) == told
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_with_a_note(critic_run: Path, tmp_path: Path) -> None:
     copy = cut_back(critic_run, tmp_path / "copy", 6)
     weights = copy / "checkpoints/update-000006/model.safetensors"

@@ -44,6 +44,7 @@ def read_versions(folder: Path) -> list[tuple[int, int]]:
     return [(s.policy_version.first, s.policy_version.last) for t in stored for s in t.steps]
 
 
+@pytest.mark.slow
 def test_a_run_in_step_learns_from_the_samples_of_a_server_that_gets_every_update(
     servers: list[ModelServer], tmp_path: Path
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_run_in_step_learns_from_the_samples_of_a_server_that_gets_every_updat
     assert not (folder / "served_weights").exists()
 
 
+@pytest.mark.slow
 def test_a_stream_of_episodes_comes_from_a_server_while_weights_change(
     servers: list[ModelServer], tmp_path: Path
 ) -> None:

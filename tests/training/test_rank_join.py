@@ -47,6 +47,7 @@ def test_the_variables_of_torchrun_say_where_ranks_meet() -> None:
         Rendezvous.read_environment({k: v for k, v in TORCHRUN.items() if k != "MASTER_PORT"})
 
 
+@pytest.mark.slow
 def test_a_rank_without_a_run_and_a_run_without_its_ranks_say_so(tmp_path: Path) -> None:
     port = find_port()
     with pytest.raises(WorkerError, match=rf"no run listens at 127.0.0.1, port {port}"):

@@ -76,6 +76,7 @@ def test_nothing_outside_of_the_allowed_hosts_is_contacted(
 
 
 @needs_chromium
+@pytest.mark.slow
 def test_what_moves_has_come_to_rest_before_it_is_seen_or_clicked(chromium: ChromiumDriver) -> None:
     view = open_page(chromium, "/moving")
     view = chromium.act(WebAction("click", next(e.id for e in view.elements if e.text == "Start")))
@@ -85,6 +86,7 @@ def test_what_moves_has_come_to_rest_before_it_is_seen_or_clicked(chromium: Chro
 
 
 @needs_chromium
+@pytest.mark.slow
 def test_a_page_has_stopped_scrolling_before_it_is_clicked(chromium: ChromiumDriver) -> None:
     view = open_page(chromium, "/long")
     for number, key in ((30, "PageDown"), (190, "End"), (60, "PageUp"), (10, "Home"), (40, "PageDown")):
@@ -107,6 +109,7 @@ def test_dialogs_are_answered_and_told(chromium: ChromiumDriver) -> None:
 
 
 @needs_chromium
+@pytest.mark.slow
 def test_a_pop_up_becomes_the_focused_tab(chromium: ChromiumDriver) -> None:
     open_page(chromium, "/popup")
     view = chromium.act(WebAction("click", "1"))
@@ -121,6 +124,7 @@ def test_what_a_script_loads_is_waited_for(chromium: ChromiumDriver) -> None:
 
 
 @needs_chromium
+@pytest.mark.slow
 def test_a_screenshot_shows_marks(chromium: ChromiumDriver) -> None:
     open_page(chromium, "/")
     plain, marked = chromium.screenshot(), chromium.screenshot(with_marks=True)

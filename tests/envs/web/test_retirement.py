@@ -75,6 +75,7 @@ def test_a_browser_that_holds_too_much_memory_takes_no_new_context(
 
 
 @needs_chromium
+@pytest.mark.slow
 def test_the_memory_of_a_browser_counts_all_its_processes(host: BrowserHost, port: int) -> None:
     driver = open_driver(host, port)
     tags = [hosted.tag for hosted in host.list_browsers()]

@@ -54,9 +54,8 @@ def updated(scene: Scene, steps: list[Step], num_updates: int) -> tuple[np.ndarr
     return logprobs[0], weights
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(f, marks=pytest.mark.slow if f != "tiny" else ()) for f in FAMILIES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_updates_on_a_gpu_are_those_on_the_cpu(machine: str, directory_of: DirectoryOf, family: str) -> None:
     num_updates = 2 if family == "tiny" else 1  # what an optimizer keeps is the same for all families
     found = []
