@@ -55,8 +55,8 @@ def test_it_is_right_about_held_out_boards(lake: Lake) -> None:
 
 @pytest.mark.slow
 def test_it_is_right_about_held_out_households(tmp_path: Path) -> None:
-    train = play_expert("household", 200, 0.5, Split.TRAIN, tmp_path, size="tiny")
-    held_out = play_expert("household", 100, 0.5, Split.HELD_OUT, tmp_path, size="tiny")
+    train = play_expert("household", 120, 0.5, Split.TRAIN, tmp_path, size="tiny")
+    held_out = play_expert("household", 60, 0.5, Split.HELD_OUT, tmp_path, size="tiny")
     pools = fill_pool(tmp_path / "train.db", train), fill_pool(tmp_path / "held_out.db", held_out)
     settings = OutcomeTraining(limits=TextLimits(320, 192), answers=AnswerTraining(3, 8, 2e-3))
     model = train_outcome_model(read_rollouts([str(pools[0])]), tmp_path / "orm", settings)
