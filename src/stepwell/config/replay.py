@@ -25,7 +25,7 @@ class ReplayConfig(Settings):
     with_failures: bool = Field(False, description="replay failures too")
     teaches_critic: bool = Field(
         True,
-        description="the critic learns from replayed trajectories too, so that it values the policy that all "
+        description="the critic learns from replayed steps too, so that it values the policy that all "
         "of the data come from; false: from the update's own episodes alone",
     )
     max_scored: int = Field(

@@ -4,8 +4,9 @@ A minibatch contains whole groups, so that credit that compares siblings has all
 are packed once: by their prefixes for language agents, stacked for robots. The state after a
 truncation is added as a step without an action; its one value is the bootstrap.
 
-Of replayed trajectories the policy may learn from some steps only (`trained_steps`). Credit and critic still
-see the whole trajectory.
+Of replayed trajectories policy and critic may learn from some steps only (`trained_steps`). Credit still sees
+the whole trajectory. Both learn from the same steps: a critic that also learnt from the other steps of
+successes would expect more than the policy's data give, and would find its fresh actions bad on average.
 
 Invariant: every step of a minibatch has a reward and at least one action token.
 """
@@ -149,7 +150,7 @@ class TrajectoryMinibatch:
     def taught(self) -> Tensor | None:
         """[step] bool: the steps that the critic learns from; None: all of them."""
         if self.replay_teaches_critic or not any(t.id in self.trained_steps for t in self.trajectories):
-            return None
+            return self.keep
         taught = [t.id not in self.trained_steps for t in self.trajectories for _ in t.steps]
         return torch.tensor(taught, device=self.device)
 
