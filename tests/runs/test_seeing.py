@@ -59,6 +59,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(config(*settings, folder=tmp_path_factory.mktemp("seeing")))
 
 
+def test_servers_are_refused_for_a_policy_that_sees_before_anything_is_loaded_or_asked() -> None:
+    served = config("engine.backend=vllm", 'engine.urls=["http://127.0.0.1:1"]')
+    with pytest.raises(ConfigError, match="without images, but policy"):
+        plan_run(served)
+
+
 def stored(folder: Path) -> list[Trajectory]:
     with closing(open_pool(folder / "pool" / "pool.db")) as pool:
         return list(pool.trajectories())

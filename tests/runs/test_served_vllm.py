@@ -28,7 +28,14 @@ STREAM = (
 )
 
 
-@pytest.mark.parametrize("settings", [("sampling.temperature=0.8",), STREAM], ids=["in step", "stream"])
+COLLECTIVE = ("sampling.temperature=0.8", "engine.server.weight_transfer=collective")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("sampling.temperature=0.8",), COLLECTIVE, STREAM, (*STREAM, COLLECTIVE[1])],
+    ids=["in step", "in step, collective", "stream", "stream, collective"],
+)
 def test_a_run_gets_its_samples_from_vllm_and_gives_it_every_update(
     settings: tuple[str, ...], tmp_path: Path
 ) -> None:

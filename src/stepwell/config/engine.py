@@ -20,6 +20,11 @@ class ServerConfig(Settings):
         description="folder that trainer and servers see under the same path: new weights are written there; "
         "None: in the run's folder (servers on this machine)",
     )
+    weight_transfer: Literal["folder", "collective"] = Field(
+        "folder",
+        description="how new weights reach them: written to weights_folder, or broadcast over TCP to the "
+        "workers of vLLM (started with the extension of docs/servers.md), without a shared folder",
+    )
     api_key_env: str = Field("", description="environment variable that holds their API key")
     max_connections: int = Field(256, ge=1, description="requests at one server at once; further ones wait")
     connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
@@ -111,6 +116,10 @@ class EngineConfig(Settings):
             raise ValueError('urls are of servers; set backend to "vllm" or "sglang", or remove them')
         if self.backend != "embedded" and not self.urls:
             raise ValueError(f'backend {self.backend} needs urls, such as urls=["http://127.0.0.1:8000"]')
+        if self.server.weight_transfer == "collective" and self.backend != "vllm":
+            raise ValueError(
+                f"server.weight_transfer: {self.backend} takes no weights by collective here; only vllm does"
+            )
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"urls: {url!r} must start with http:// or https://")

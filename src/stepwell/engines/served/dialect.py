@@ -2,6 +2,7 @@
 
     check_control ─► refuse a server that takes no weights
     pause ─► load_folder ─► drop_cache ─► resume          an update; requests under way wait meanwhile
+             (load_group: by collective)
     read_label                                            which weights it has, by its own account
     score_tokens                                          its logprobs of given tokens
 
@@ -11,14 +12,19 @@ compute theirs again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from stepwell.config.engine import RemoteEngineConfig
 from stepwell.core.errors import ConfigError, EngineError
 from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.server_client import ServerClient
+
+if TYPE_CHECKING:
+    import torch
+
+    from stepwell.engines.served.weight_group import WeightGroup
 
 
 class ServerDialect(Protocol):
@@ -48,6 +54,12 @@ class ServerDialect(Protocol):
 
     async def load_folder(self, client: ServerClient, folder: Path, label: str) -> None:
         """Load the weights of a Hugging Face directory that the server can read."""
+        ...
+
+    async def load_group(
+        self, client: ServerClient, group: WeightGroup, weights: Mapping[str, torch.Tensor], label: str
+    ) -> None:
+        """Broadcast weights to the server's workers."""
         ...
 
     async def drop_cache(self, client: ServerClient) -> None:

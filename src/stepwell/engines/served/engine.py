@@ -42,7 +42,13 @@ from stepwell.engines.served.vllm import VllmDialect
 from stepwell.engines.served.weight_folder import WeightFolder
 from stepwell.engines.served.weight_probe import WeightProbe
 from stepwell.engines.server_client import ServerClient, gather_all
-from stepwell.engines.weights import check_weights, copy_weights, read_weights
+from stepwell.engines.weights import (
+    check_weights,
+    copy_weights,
+    drop_tied_heads,
+    fingerprint_of,
+    read_weights,
+)
 
 T = TypeVar("T")
 DIALECTS: dict[str, type[ServerDialect]] = {"vllm": VllmDialect, "sglang": SglangDialect}
@@ -133,9 +139,15 @@ class ServedEngine:
             label = f"{LABEL}{self._token}-{version}"
             if self._published is not None and self._published.label == label:
                 label = f"{label}-{new_id('w')[-6:]}"  # the same version again, such as after a warm start
-            folder, fingerprint = self._files.write_model(self.model, label)
+            if self.config.server.weight_transfer == "folder":
+                folder, fingerprint = self._files.write_model(self.model, label)
+                published = PublishedWeights(version, label, folder)
+            else:
+                weights = self.model.state_dict()
+                fingerprint = fingerprint_of(weights)
+                published = PublishedWeights(version, label, None, drop_tied_heads(weights))
             self._probe.note_new_weights()
-            self._run(self._update_all(PublishedWeights(version, label, folder)))
+            self._run(self._update_all(published))
             self._fingerprint = fingerprint
             self.paused_s += max((times.paused_s for times in self.list_times().values()), default=0.0)
             self._files.remove_old()
@@ -301,6 +313,7 @@ class ServedEngine:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
         for replica in self._replicas:
+            replica.group.close()
             await replica.sampler.aclose()
 
     # --- the thread of the event loop -------------------------------------------------------------

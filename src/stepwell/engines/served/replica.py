@@ -15,17 +15,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from stepwell.core.errors import EngineError, InputError, ServerLostError, StepwellError, WeightsError
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.served.dialect import ServerDialect
+from stepwell.engines.served.weight_group import WeightGroup
 from stepwell.engines.served.weight_probe import WeightProbe
 
+GROUP_TIMEOUT_S = 300.0
+"""How long a member of a group of weights waits for the others."""
 LABEL = "stepwell-"
 """How the labels of all runs begin."""
 
@@ -45,7 +50,8 @@ class PublishedWeights:
 
     version: int
     label: str
-    folder: Path
+    folder: Path | None  # or by collective:
+    weights: Mapping[str, torch.Tensor] | None = None
 
 
 class Replica:
@@ -53,6 +59,7 @@ class Replica:
 
     def __init__(self, sampler: RemoteEngine, dialect: ServerDialect, probe: WeightProbe) -> None:
         self.sampler, self._dialect, self._probe = sampler, dialect, probe
+        self.group = WeightGroup(sampler.client, GROUP_TIMEOUT_S)
         self.url = sampler.base_url
         self.num_inflight = 0
         self.version = -1
@@ -139,13 +146,17 @@ class Replica:
         client, dialect = self.sampler.client, self._dialect
         await dialect.pause(client)
         try:
-            await dialect.load_folder(client, published.folder, published.label)
+            if published.folder is not None:
+                await dialect.load_folder(client, published.folder, published.label)
+            else:
+                await dialect.load_group(client, self.group, published.weights or {}, published.label)
             await dialect.drop_cache(client)
         except ServerLostError:
             raise
         except (EngineError, InputError) as error:
+            where = f"in {published.folder}" if published.folder is not None else "that were broadcast"
             raise WeightsError(
-                f"{self.url} did not load the weights in {published.folder}: {error}. Does it see this "
+                f"{self.url} did not load the weights {where}: {error}. Does it see this "
                 "folder (engine.server.weights_folder), and does it serve the architecture of policy.model?"
             ) from error
         finally:

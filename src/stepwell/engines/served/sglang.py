@@ -7,14 +7,14 @@
 
 SGLang returns logprobs of the temperature-scaled distribution before truncation, which is what a step needs
 (unless SGLANG_RETURN_ORIGINAL_LOGPROB is set). A stop string ends an action with the token that completes it.
-SGLang also offers weights by collective (/init_weights_update_group).
+SGLang also offers weights by collective (/init_weights_update_group, NCCL); not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.config.engine import RemoteEngineConfig
 from stepwell.core.errors import ConfigError, EngineError, WeightsError
@@ -25,6 +25,11 @@ from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.served.dialect import read_numbers
 from stepwell.engines.server_client import ServerClient
 from stepwell.engines.token_stream import SampledToken
+
+if TYPE_CHECKING:
+    import torch
+
+    from stepwell.engines.served.weight_group import WeightGroup
 
 _GENERATE = "/generate"
 _LABEL = "/model_info"
@@ -136,6 +141,11 @@ class SglangDialect:
         data = await client.send_json("POST", "/update_weights_from_disk", body)
         if not isinstance(data, dict) or data.get("success") is not True:
             raise WeightsError(f"{client.base_url} did not load {folder}: {data!r:.300}")
+
+    async def load_group(
+        self, client: ServerClient, group: WeightGroup, weights: Mapping[str, torch.Tensor], label: str
+    ) -> None:
+        raise ConfigError("engine.server.weight_transfer: collective works with vLLM only; set folder")
 
     async def drop_cache(self, client: ServerClient) -> None:
         await client.send_request("POST", "/flush_cache?timeout=30", {})

@@ -5,14 +5,16 @@
     drop_cache    /reset_prefix_cache    with `reset_running_requests`: frozen requests compute theirs again
     read_label    /weight_info
 
-vLLM also offers weights by collective (/init_weight_transfer_engine), over NCCL only.
+    load_group    /collective_rpc        methods of our extension (`vllm_worker.py`): weights over TCP (Gloo)
+
+vLLM's own weights by collective (/init_weight_transfer_engine) need NCCL or CUDA on both sides; not used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.config.engine import RemoteEngineConfig
 from stepwell.core.errors import ConfigError, EngineError
@@ -20,7 +22,13 @@ from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.served.dialect import read_numbers
 from stepwell.engines.server_client import ServerClient
 
+if TYPE_CHECKING:
+    import torch
+
+    from stepwell.engines.served.weight_group import WeightGroup
+
 _LABEL = "/weight_info"
+_NEW_LABEL = "/update_weight_version"
 
 
 class VllmDialect:
@@ -51,7 +59,13 @@ class VllmDialect:
     async def load_folder(self, client: ServerClient, folder: Path, label: str) -> None:
         command = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
         await client.send_request("POST", "/collective_rpc", command)
-        await client.send_request("POST", "/update_weight_version", {"new_version": label})
+        await client.send_request("POST", _NEW_LABEL, {"new_version": label})
+
+    async def load_group(
+        self, client: ServerClient, group: WeightGroup, weights: Mapping[str, torch.Tensor], label: str
+    ) -> None:
+        await group.send_weights(weights)
+        await client.send_request("POST", _NEW_LABEL, {"new_version": label})
 
     async def drop_cache(self, client: ServerClient) -> None:
         data = await client.send_json("POST", "/reset_prefix_cache?reset_running_requests=true", {})

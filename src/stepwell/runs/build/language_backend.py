@@ -102,7 +102,10 @@ class LanguageBackend:
     @cached_property
     def image_format(self) -> ImageFormat | None:
         """How the model writes images into prompts; None for a text model."""
-        return vision.find_image_format(self.base_path, self.tokenizer)
+        found = vision.find_image_format(self.base_path, self.tokenizer)
+        if found is not None:
+            vision.check_engine(self.config)
+        return found
 
     @cached_property
     def image_store(self) -> PoolImageStore | None:
@@ -163,11 +166,7 @@ class LanguageBackend:
         )
 
     def _open_servers(self, model: Any) -> engines.ServedEngine:
-        if self.image_format is not None:
-            raise ConfigError(
-                f"engine.backend: {self.config.engine.backend} gets prompts as token ids, without images; "
-                "use embedded for policies that see"
-            )
+        assert self.image_format is None, "refused when it was read"
         folder = self.resources.folder or Path(tempfile.mkdtemp(prefix="stepwell-"))
         temperatures = (self.config.sampling.temperature, self.config.eval.temperature)
         return engines.ServedEngine(

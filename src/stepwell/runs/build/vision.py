@@ -39,6 +39,17 @@ def check_observation(config: RunConfig, observation: Observation, image_format:
         )
 
 
+def check_engine(config: RunConfig) -> None:
+    """Refuse servers for a model that sees."""
+    if config.engine.backend != "embedded":
+        raise ConfigError(
+            f"engine.backend: {config.engine.backend} gets prompts as token ids, without images, but "
+            f"policy.model {config.policy.model} sees: servers scale images and write their tokens "
+            "themselves, and nothing checks that they do it as the trainer does (docs/servers.md); use "
+            "engine.backend=embedded"
+        )
+
+
 def freeze_vision(policy: VLMPolicy, trained: Literal["all", "projector", "none"]) -> None:
     """Freeze what is not trained of vision encoder and projector."""
     if trained == "all":
