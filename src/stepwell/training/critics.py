@@ -1,6 +1,7 @@
 """The critics of a recipe: which ones it needs, what they are taught, and by which loss.
 
     prepare_critics         link and number of critics, as the recipe wants them
+    check_frozen_start      whether the critic can be taught alone at first
     compute_lesson          what a warm start teaches the critic
     compute_critic_loss     squared error or cross-entropy, as the link says
     read_instruction_values, teach_instructions     DigiRL's second critic
@@ -27,9 +28,10 @@ from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import FunctionSpec, find_declaration, load_function
 from stepwell.algos.losses import value_bce, value_mse
 from stepwell.algos.recipes import Recipe
+from stepwell.config.training import TrainConfig
 from stepwell.core import ConfigError
 from stepwell.packing import Outputs, backward
-from stepwell.policies.critic import CriticLink
+from stepwell.policies.critic import CriticLink, CriticModel
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
 
@@ -104,3 +106,14 @@ def teach_instructions(
     reader = policy.read_instructions()
     _, metrics, _ = backward(reader, minibatch.first_states, compute_loss, logprobs=False, values=True)
     return metrics
+
+
+def check_frozen_start(policy: Policy, recipe: Recipe, config: TrainConfig) -> None:
+    """A critic on the actor's backbone cannot be taught alone."""
+    if not (config.critic_only_updates and recipe.needs_critic):
+        return
+    if not (isinstance(policy.critic, CriticModel) and policy.critic.backbone is not None):
+        raise ConfigError(
+            "train.critic_only_updates needs a critic with a backbone of its own, so that the policy stays "
+            "as it is; set policy.critic to 'own', or train.critic_only_updates to 0"
+        )

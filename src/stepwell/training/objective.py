@@ -49,10 +49,9 @@ from stepwell.packing.device_copies import copy_to_device
 from stepwell.policies.critic import apply_link
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.critics import compute_critic_loss
-from stepwell.training.objective_parts import ObjectivePart, ValueSites
+from stepwell.training.loss_metrics import Metrics, rename_metrics
+from stepwell.training.objective_parts import ObjectivePart, ValueSites, selects_nothing
 from stepwell.training.update_credit import compute_update_credit, read_values_at
-
-Metrics = dict[str, Tensor]
 
 
 @dataclass(eq=False)
@@ -180,12 +179,12 @@ class Objective:
         return {"update_kl": (torch.expm1(change) - change).mean()}
 
     def _policy_loss(self, logprobs: Tensor, part: ObjectivePart) -> tuple[Tensor, Metrics]:
-        if _selects_nothing(self.loss_mask):
+        if selects_nothing(self.loss_mask):
             return 0.0 * logprobs.sum(), {"loss/policy": logprobs.new_zeros(())}
         inputs = self._build_inputs(logprobs, part, self.loss_mask)
         spec = self.recipe.loss
         loss, metrics = load_function("loss", spec.name)(inputs, **spec.kwargs)
-        named = _rename_metrics(metrics, keep_all=is_import_path(spec.name))
+        named = rename_metrics(metrics, keep_all=is_import_path(spec.name))
         return loss, {"loss/policy": loss.detach()} | named
 
     def _build_inputs(self, logprobs: Tensor, part: ObjectivePart, mask: Tensor | None) -> LossInputs:
@@ -217,7 +216,7 @@ class Objective:
         if logprobs is None or self.minibatch.behavior_logprobs is None or self._credit is None:
             return None, None
         inputs = self._build_inputs(
-            logprobs, ObjectivePart(self.timeline), None if _selects_nothing(mask) else mask
+            logprobs, ObjectivePart(self.timeline), None if selects_nothing(mask) else mask
         )
         spec = self.recipe.loss
         if load_function("loss", spec.name) is not ppo_loss:
@@ -352,7 +351,7 @@ class Objective:
 
     def _kl_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
         kl, ref = self.recipe.kl, part.select_tokens(self.ref_logprobs)
-        if kl is None or ref is None or _selects_nothing(self._minibatch_mask):
+        if kl is None or ref is None or selects_nothing(self._minibatch_mask):
             return None, {}
         assert outputs.logprobs is not None
         if kl.kl_in == "reward":
@@ -375,7 +374,7 @@ class Objective:
         return chosen
 
     def _entropy_term(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
-        if outputs.entropies is None or _selects_nothing(self._minibatch_mask):
+        if outputs.entropies is None or selects_nothing(self._minibatch_mask):
             return None, {}
         bonus, metrics = entropy_bonus(
             outputs.entropies,
@@ -385,23 +384,3 @@ class Objective:
             minibatch=part.count_with(lambda: self._mask_counts),
         )
         return (self.recipe.entropy_coef * bonus if self.recipe.entropy_coef else None), metrics
-
-
-_METRIC_NAMES = {
-    "clip_fraction": "clip_share",
-    "ratio_mean": "ratio",
-    "kept_fraction": "kept_share",
-    "correction_mean": "correction",
-    "correction_capped_fraction": "correction_capped_share",
-}
-
-
-def _rename_metrics(metrics: Metrics, *, keep_all: bool) -> Metrics:
-    """The loss's metrics under the names of a run; a user's own loss has all of them, after `loss/`."""
-    known = {_METRIC_NAMES[name]: x for name, x in metrics.items() if name in _METRIC_NAMES}
-    own = {f"loss/{name}": x.detach() for name, x in metrics.items() if name not in _METRIC_NAMES}
-    return known | own if keep_all else known
-
-
-def _selects_nothing(mask: Tensor | None) -> bool:
-    return mask is not None and not bool(mask.any())

@@ -65,3 +65,8 @@ class ObjectivePart:
         chosen = sites.keep_sites(self.steps[place] == sites.sites[:, 0])
         own = torch.searchsorted(self.steps, chosen.sites[:, 0].contiguous())
         return replace(chosen, sites=torch.stack([own, chosen.sites[:, 1]], 1))
+
+
+def selects_nothing(mask: Tensor | None) -> bool:
+    """Whether a [token] mask leaves nothing; None selects everything."""
+    return mask is not None and not bool(mask.any())

@@ -22,7 +22,6 @@ the next one starts new ones. What follows the death of a rank is `on_dead_rank`
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,8 +36,6 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.training import TrainConfig
 from stepwell.config.workers import OnDeadRank
 from stepwell.core import (
-    ConfigError,
-    DivergenceError,
     InputError,
     LogprobGaps,
     Step,
@@ -47,14 +44,20 @@ from stepwell.core import (
 )
 from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.packing import Outputs, backward, check_finite, evaluate
-from stepwell.policies.critic import CriticModel
 from stepwell.pool.credit_records import CreditRecord
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import split_trajectories
 from stepwell.training.credit_collection import collect_credit
 from stepwell.training.critic_clock import time_critic
-from stepwell.training.critics import prepare_critics, read_instruction_values, teach_instructions
+from stepwell.training.critics import (
+    check_frozen_start,
+    prepare_critics,
+    read_instruction_values,
+    teach_instructions,
+)
+from stepwell.training.divergence import ADVICE, judge_gradient, make_divergence_error
 from stepwell.training.flat_sequence import flatten_trajectories
+from stepwell.training.loss_metrics import average_metrics, was_left_out
 from stepwell.training.memory_budget import TokenBudget
 from stepwell.training.objective import Objective
 from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
@@ -69,11 +72,6 @@ from stepwell.training.update_credit import compute_update_credit
 Result = TypeVar("Result")
 CheckParity = Callable[[LogprobGaps, MeasureErrors], None]
 KeepCredit = Callable[[list[CreditRecord]], None]
-
-_ADVICE = (
-    "Lower train.optimizer.learning_rate, raise train.warmup_updates, scale rewards down (rewards.scale), "
-    "or resume from an earlier checkpoint"
-)
 
 
 class Trainer:
@@ -98,7 +96,7 @@ class Trainer:
         rank_timeout_s: float = TIMEOUT_S,
     ) -> None:
         prepare_critics(policy, recipe)
-        _check_frozen_start(policy, recipe, config)
+        check_frozen_start(policy, recipe, config)
         self.policy, self.recipe, self.config = policy, recipe, config
         self.horizon, self.value_clip = horizon, value_clip
         self.devices, self.num_done = tuple(devices), 0
@@ -200,7 +198,7 @@ class Trainer:
         share *= self.rate_factor
         self._stepper.set_rate(share)
         place = f"update {self.num_done + 1}"
-        with nan_as_divergence_error(place, _ADVICE), oom_as_config_error(place, minibatches):
+        with nan_as_divergence_error(place, ADVICE), oom_as_config_error(place, minibatches):
             objectives = [self._build_objective(minibatch, version) for minibatch in minibatches]
             seen: list[dict[str, Tensor]] = []
             is_cut = len(objectives) > 1 or self._runs_in_parts(objectives[0])
@@ -212,15 +210,15 @@ class Trainer:
                     seen.append(
                         self._take_step(objective, steps, is_first=not seen, check_parity=check_parity)
                     )
-                    if _was_left_out(seen[-1]):
+                    if was_left_out(seen[-1]):
                         break
         self._require_finite()
         self.num_done += 1
         if self._keep_credit is not None:
             self._keep_credit(collect_credit(self.num_done, objectives))
-        metrics = _average_metrics([*seen, start]) | clock.read_metrics()
+        metrics = average_metrics([*seen, start]) | clock.read_metrics()
         if self.config.guard.max_kl is not None:
-            num_taken = sum(not _was_left_out(each) for each in seen)
+            num_taken = sum(not was_left_out(each) for each in seen)
             metrics["guard/left_out"] = float(len(planned) - num_taken)
             metrics["guard/last_kl"] = float(seen[-1].get("update_kl", 0.0))
         metrics["learning_rate"] = share * self.config.optimizer.learning_rate
@@ -365,8 +363,10 @@ class Trainer:
                 coef=self.recipe.value_coef,
             )
         norms = self._stepper.clip_gradients(self.config.optimizer.grad_clip)
-        for name, norm in norms.items():
-            self._check_gradient(name, float(norm), metrics)
+        error = judge_gradient(self.num_done + 1, norms, self.config.max_grad_norm, metrics)
+        if error is not None:
+            self._stepper.zero_grad()
+            raise error
         self._stepper.step()
         return metrics | norms
 
@@ -391,44 +391,8 @@ class Trainer:
 
         return self._fit_memory(objective.minibatch, pull, prepare_retry)
 
-    def _check_gradient(self, name: str, norm: float, metrics: dict[str, Tensor]) -> None:
-        if math.isfinite(norm) and norm <= self.config.max_grad_norm:
-            return
-        self._stepper.zero_grad()
-        figures = ", ".join(f"{name} {float(value):.4g}" for name, value in metrics.items())
-        raise self._divergence_error(
-            f"the gradient's norm ({name}) is {norm:.4g} (limit train.max_grad_norm = "
-            f"{self.config.max_grad_norm:g}); {figures}. This step was not taken"
-        )
-
     def _require_finite(self) -> None:
         if not self._stepper.are_weights_finite():
-            raise self._divergence_error(
-                "the weights are no longer finite; they were neither published nor saved"
+            raise make_divergence_error(
+                self.num_done + 1, "the weights are no longer finite; they were neither published nor saved"
             )
-
-    def _divergence_error(self, what: str) -> DivergenceError:
-        return DivergenceError(f"update {self.num_done + 1}: {what}. {_ADVICE}")
-
-
-def _was_left_out(metrics: dict[str, Tensor]) -> bool:
-    """Whether these are the metrics of a pass after which no optimizer step was taken."""
-    return "grad_norm" not in metrics
-
-
-def _check_frozen_start(policy: Policy, recipe: Recipe, config: TrainConfig) -> None:
-    """A critic on the actor's backbone cannot be taught alone."""
-    if not (config.critic_only_updates and recipe.needs_critic):
-        return
-    if not (isinstance(policy.critic, CriticModel) and policy.critic.backbone is not None):
-        raise ConfigError(
-            "train.critic_only_updates needs a critic with a backbone of its own, so that the policy stays "
-            "as it is; set policy.critic to 'own', or train.critic_only_updates to 0"
-        )
-
-
-def _average_metrics(seen: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Means over passes of all reported metrics, read from the device once."""
-    names = list(dict.fromkeys(name for metrics in seen for name in metrics))
-    means = [torch.stack([m[name].float() for m in seen if name in m]).mean() for name in names]
-    return dict(zip(names, torch.stack(means).tolist(), strict=True))
