@@ -7,7 +7,7 @@ from stepwell.core.renamed import renamed_names
 from stepwell.rewards.batch import BatchJudge, refuse_batch_settings
 from stepwell.rewards.judge.verdict import Verdict
 from stepwell.rewards.outcomes import JUDGED_PARTS, apply_outcomes
-from stepwell.rewards.parts import compute_step_parts, list_part_names, select_parts
+from stepwell.rewards.parts import compute_step_parts, list_part_names, make_rule_judge, select_parts
 from stepwell.rewards.repetition import RepeatedSentence, RepetitionPenalty
 from stepwell.rewards.state_match import match_state
 from stepwell.rewards.user_parts import OwnPart, StepOutcome, load_own_parts, reward_part
@@ -28,6 +28,7 @@ __all__ = [
     "compute_step_parts",
     "list_part_names",
     "load_own_parts",
+    "make_rule_judge",
     "match_state",
     "refuse_batch_settings",
     "reward_part",

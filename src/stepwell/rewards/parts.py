@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from stepwell.agents.reply import Reply
 from stepwell.agents.strategy import Field, Strategy, find_strategy
 from stepwell.config.run import OwnPartConfig, RewardConfig
-from stepwell.core.env_description import StateForm
+from stepwell.core.env_description import EnvDescription, StateForm
 from stepwell.core.errors import ConfigError
 from stepwell.rewards.state_match import match_state
 
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 
 _ALWAYS = ("task", "format", "outcome")
 _FIELD_OF = {"grounding": Field.OBSERVATION, "world_modeling": Field.PREDICTION}
+
+
+def make_rule_judge(description: EnvDescription) -> RuleJudge:
+    """The judge by rules of what an agent says about states; imported here, as most agents write none."""
+    from stepwell.rewards.judge.rule import RuleJudge
+
+    return RuleJudge(description.vocabulary)
 
 
 def list_part_names(

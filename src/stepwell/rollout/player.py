@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 from stepwell.agents import Agent, Reply
 from stepwell.config.run import RewardConfig
@@ -49,15 +49,13 @@ from stepwell.rewards import (
     compute_step_parts,
     list_part_names,
     load_own_parts,
+    make_rule_judge,
     refuse_batch_settings,
     select_parts,
 )
 from stepwell.rollout.episode import Episode, PastMessages, make_past_turns
 from stepwell.rollout.first_messages import make_user_message, start_conversation
 from stepwell.rollout.jobs import Job
-
-if TYPE_CHECKING:
-    from stepwell.rewards.judge.rule import RuleJudge
 
 NEEDS_STATE = frozenset({"grounding", "world_modeling"})
 
@@ -145,14 +143,8 @@ class TextPlayer:
             refuse_batch_settings(self.weights.judge)
         writes_state = bool(NEEDS_STATE & set(list_part_names(agent.strategy, [agent.form], agent.form)))
         self.is_judged = self.weights.judge.kind != "match"  # else texts are matched word by word
-        self.judge = self._make_judge() if self.is_judged and writes_state else None
+        self.judge = make_rule_judge(agent.description) if self.is_judged and writes_state else None
         self.needs_state = writes_state or bool(NEEDS_STATE & {*self.parts, *self.optional_parts})
-
-    def _make_judge(self) -> RuleJudge:
-        """The judge of what the agent says about states."""
-        from stepwell.rewards.judge.rule import RuleJudge  # large, and most agents write no state
-
-        return RuleJudge(self.agent.description.vocabulary)
 
     def begin_episode(self, place: int, job: Job, turn: Turn) -> Episode:
         episode = Episode(place, job, turn.observation)
