@@ -117,6 +117,12 @@ def test_filters_and_keys_lead_to_a_trajectory(page: Any, address: str) -> None:
     assert 0 <= page.locator("#rows tbody tr").count() < before
     page.get_by_role("link", name="clear").click()
     page.wait_for_load_state()
+    page.locator("input[name=text]").fill("no agent has written this")
+    page.get_by_role("button", name="Filter").click()
+    page.wait_for_url("**text=no**")
+    assert re.search(r"0 found in \d+ searched", page.locator("main").inner_text())
+    page.get_by_role("link", name="clear").click()
+    page.wait_for_load_state()
     take_shot(page, "trajectories")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
