@@ -46,7 +46,7 @@ def test_a_run_gets_its_samples_from_vllm_and_gives_it_every_update(
     with closing(open_pool(folder / "pool" / "pool.db")) as pool:
         played = [pool.get(entry.id).trajectory for entry in pool.find(Filter(channel="train"))]
     versions = {step.policy_version.last for trajectory in played for step in trajectory.steps}
-    assert {0, 1} <= versions
+    assert 0 in versions and max(versions) >= 1  # in a stream an update may come between two samples
     if "workers.mode=stream" not in settings:
         assert versions == {0, 1, 2}
         assert max(entry.values["parity/max"] for entry in found) < 1e-4
