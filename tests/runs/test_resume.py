@@ -125,7 +125,7 @@ def test_adapters_and_own_critics_go_on_bit_for_bit(tmp_path: Path, wish: str) -
 
 
 @pytest.mark.slow
-def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path: Path) -> None:
+def test_repeated_sentences_cost_a_reward_and_their_counts_go_on_bit_for_bit(tmp_path: Path) -> None:
     """The counts of updates 1 and 2 decide what is penalized later."""
     wish = (
         "agent={strategy='grounding', state_form='symbolic'}",
@@ -139,7 +139,7 @@ def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path
         "warm_start={num_demos=32, epochs=24, batch_size=16, optimizer={learning_rate=5e-3}}",
         "eval.num_tasks=2",
     )
-    outline = ("train.num_updates=4", "checkpoint.every=2")
+    outline = ("train.num_updates=4", "checkpoint.every=2", "eval.every=2")
     whole = train(small_config(*wish, *outline, folder=tmp_path, name="whole"))
     copy = cut_back(whole, tmp_path / "copy", 2)
     kept = find_latest_checkpoint(copy / "checkpoints", print)
@@ -150,8 +150,11 @@ def test_sentences_counted_for_the_repetition_penalty_go_on_bit_for_bit(tmp_path
     same(whole, copy, update=4)
     ends = [folder / "checkpoints/update-000004/loop.json" for folder in (whole, copy)]
     assert len({json.dumps(json.loads(end.read_text())["judge"]) for end in ends}) == 1
-    figures = [entry.values["repetition/penalized"] for entry in timeless(whole) if entry.kind == "update"]
+    entries = [entry.values for entry in timeless(whole) if entry.kind == "update"]
+    figures = [values["repetition/penalized"] for values in entries]
     assert len(figures) == 4 and max(figures[2:]) > 0
+    assert [values["reward/repetition"] < 0 for values in entries] == [share > 0 for share in figures]
+    assert any(text.startswith("most repeated sentences") for text in notes(whole))
 
 
 @pytest.mark.slow

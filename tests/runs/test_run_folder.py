@@ -176,14 +176,3 @@ def test_the_warm_start_ends_where_enough_training_tasks_are_solved(tmp_path: Pa
     (told,) = [text for text in notes(folder) if text.endswith("(enough)")]
     number = int(re.search(r"update (\d+) of at most 200", told)[1])  # type: ignore[index]
     assert number % 3 == 0 and number < 200  # fifty epochs would be 200 updates
-
-
-@pytest.mark.slow
-def test_what_is_repeated_and_wrong_costs_a_reward_and_is_told(tmp_path: Path) -> None:
-    said = ("agent.strategy=grounding", "rewards.judge={kind='rule', repetition_penalty=0.1}")
-    start = ("num_demos=64", "batch_size=16", "epochs=12", "optimizer.learning_rate=5e-3")
-    settings = [*said, *(f"warm_start.{item}" for item in start), "sampling.max_tokens=96"]
-    folder = train(small_config(*settings, "policy.model=tiny-0.3m", "eval.every=1", folder=tmp_path))
-    entries = [entry for entry in timeless(folder) if entry.kind == "update"]
-    assert all(entry.values["reward/repetition"] < 0 for entry in entries)
-    assert any(text.startswith("most repeated sentences") for text in notes(folder))

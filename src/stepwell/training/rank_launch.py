@@ -17,8 +17,6 @@ from typing import Any, Protocol
 from stepwell.core.child_process import ChildProcess, limit_threads
 from stepwell.core.fork_server import MODEL_MODULES
 
-RANK_MODULES = (*MODEL_MODULES, "stepwell.training.rank_worker")
-
 
 @dataclass(eq=False)
 class RankPeer:
@@ -133,5 +131,5 @@ def start_process(link: socket.socket, num_threads: int) -> ChildProcess:
         [sys.executable, "-P", "-m", "stepwell.training.rank_main", str(link.fileno())],
         environment=os.environ | limit_threads(num_threads),
         pass_fds=(link.fileno(),),
-        imports=RANK_MODULES,
+        imports=MODEL_MODULES,  # the server of generators and runs serves ranks too
     )
