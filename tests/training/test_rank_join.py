@@ -69,7 +69,7 @@ def test_joined_ranks_train_and_those_left_go_on_after_one_was_killed() -> None:
     port = find_port()
     joiners = [start_module("tests.training.rank_joiner", str(rank), str(port)) for rank in (1, 2)]
     launcher = JoinLauncher(
-        Rendezvous(0, 3, "127.0.0.1", port + 1, "secret"), "cpu", wait_s=120, fewer_after_s=20
+        Rendezvous(0, 3, "127.0.0.1", port + 1, "secret"), "cpu", wait_s=120, fewer_after_s=10
     )
     made = robot("token", dtype="float64")
     batch = episodes(made)
