@@ -14,6 +14,7 @@ SMALL = [
     "frozenlake",
     "policy.model=tiny-0.3m",
     "warm_start.num_demos=8",
+    "train.num_tasks=64",
     "train.tasks_per_update=2",
     "eval.num_tasks=8",
     "sampling.max_tokens=8",

@@ -14,6 +14,7 @@ from stepwell.runs.demo.pace import Pace
 
 SMALL = (
     "train.num_updates=2",
+    "train.num_tasks=64",
     "train.tasks_per_update=2",
     "warm_start.num_demos=16",
     "warm_start.epochs=1",
