@@ -148,6 +148,7 @@ def test_siblings_tree_and_pipeline_are_drawn(page: Any, address: str, runs: Pat
     page.get_by_role("link", name="side by side").click()
     page.wait_for_url("**/group?**")
     assert page.locator(".beside thead th").count() == 3  # the head column and two siblings
+    take_shot(page, "siblings")
     page.goto(f"{address}/run/{choose_run(runs)}/tree")
     assert page.locator("#tree svg rect").count() > 3
     take_shot(page, "tree")
