@@ -168,6 +168,21 @@ def test_a_generator_that_makes_nothing_usable_is_refused(
     assert not PhaseFiles(tmp_path).has_phase(2)
 
 
+def test_a_phase_without_usable_tasks_repeats_the_last_one_and_says_so(tmp_path: Path) -> None:
+    held_out = [
+        FedTask(task)
+        for task in (Task("lake", {"board": n}) for n in range(99))
+        if task.split(SHARE) is not Split.TRAIN
+    ]
+    notes: list[str] = []
+    feed = make_feed(tmp_path, lambda request: held_out, notes)
+    first = {task.id for update in (1, 2, 3) for task in feed.list_tasks(update)}
+    assert {task.id for task in feed.list_tasks(4)} <= first
+    assert notes[-1].endswith("phase 2 has those of the last one")
+    again = make_feed(tmp_path, lambda request: held_out)
+    assert again.list_tasks(4) == feed.list_tasks(4)
+
+
 def test_a_changed_or_missing_phase_is_noticed(tmp_path: Path) -> None:
     feed = make_feed(tmp_path)
     feed.list_tasks(4)

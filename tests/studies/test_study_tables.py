@@ -337,6 +337,16 @@ settings = { agent.strategy = "free_think", train.num_updates = 0 }
 """
 
 
+def test_a_place_without_held_out_tasks_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    file, folder = tmp_path / "lakes.toml", tmp_path / "out"
+    file.write_text(
+        LAKES.replace("larger.env.options.size = 4", "tiny.env.options = {size = 2, min_actions = 5}")
+    )
+    with pytest.raises(ConfigError, match=r"variant steppo on lake: elsewhere\.tiny: no 2 x 2 board"):
+        run_study(file, folder=folder, workers=1, threads=1, console=Console(file=io.StringIO()))
+    assert not list((folder / "runs").glob("*/metrics.jsonl"))
+
+
 @pytest.mark.slow
 def test_a_trained_and_an_untrained_agent_are_tried_elsewhere(tmp_path: Path) -> None:
     file, folder = tmp_path / "lakes.toml", tmp_path / "out"

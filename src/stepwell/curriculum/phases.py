@@ -136,14 +136,20 @@ class PhasedFeed:
         else:
             results = self._read_results(phase - 1, self._load_phase(phase - 1).tasks)
             self._select_made(selection, self._make_request(phase, fresh, results))
-        if not selection.kept:
-            reasons = ", ".join(f"{count} {why}" for why, count in selection.count_reasons().items())
-            raise ConfigError(
-                f"curriculum.generator {self._generator} made no usable task for phase {phase} "
-                f"({reasons or 'none at all'})"
-            )
-        self._files.write_phase(phase, selection.kept, selection.dropped)
-        self._note(self._describe_selection(phase, selection))
+        if selection.kept:
+            self._files.write_phase(phase, selection.kept, selection.dropped)
+            self._note(self._describe_selection(phase, selection))
+        else:
+            self._repeat_phase(phase, selection)
+
+    def _repeat_phase(self, phase: int, selection: TaskSelection) -> None:
+        """Play the tasks of the phase before again, because no new one is usable."""
+        reasons = ", ".join(f"{count} {why}" for why, count in selection.count_reasons().items())
+        found = f"made no usable task for phase {phase} ({reasons or 'none at all'})"
+        if phase == 1 or not selection.dropped:
+            raise ConfigError(f"curriculum.generator {self._generator} {found}")
+        self._files.write_phase(phase, self._files.read_phase(phase - 1), selection.dropped)
+        self._note(f"curriculum.generator {self._generator} {found}; phase {phase} has those of the last one")
 
     def _select_made(self, selection: TaskSelection, request: PhaseRequest) -> None:
         made = self._check_made(request.phase, self._generate(request))

@@ -303,18 +303,35 @@ def _check_runs(runs: Sequence[PlannedRun]) -> None:
         return
     from stepwell.runs.build.components import Components
 
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, ...]] = set()
     for run in runs:
         if (run.env, run.variant) in seen:
             continue
         seen.add((run.env, run.variant))
-        components = Components(run.config)
         try:
+            components = Components(run.config)
             if not components.is_robot:  # which has checked a robot's settings
                 _ = components.language.agent
             components.close()
+            for place, config in run.elsewhere.items():
+                if (run.env, place, "elsewhere") not in seen:
+                    seen.add((run.env, place, "elsewhere"))
+                    _check_place(place, config)
         except StepwellError as error:
             raise ConfigError(f"variant {run.variant} on {run.env}: {error}") from error
+
+
+def _check_place(place: str, config: RunConfig) -> None:
+    """Refuse a place of `elsewhere` that has nothing to evaluate on: it is needed when training is over."""
+    from stepwell.runs.build.components import Components
+
+    components = Components(config)
+    try:
+        components.held_out_tasks(1)
+    except StepwellError as error:
+        raise ConfigError(f"elsewhere.{place}: {error}") from error
+    finally:
+        components.close()
 
 
 def _num_cores() -> int:
