@@ -39,10 +39,11 @@ class RobotPlan(BasePlan):
     def lines(self) -> Iterator[str]:
         config, spec = self.config, self.env_spec
         yield TITLE
+        tried = " (1 episode tried)" if self.components.envs.envs[0].has_oracle else ""
         yield format_line(
             "env",
-            f"{config.env.name}: {self.describe_tasks()}; "
-            f"up to {format_count(spec.max_actions, 'action')}, an expert needs about {self.num_actions:.0f}",
+            f"{config.env.name}: {self.describe_tasks()}; up to {format_count(spec.max_actions, 'action')}, "
+            f"an expert needs about {self.num_actions:.0f}{tried}",
         )
         arrays = ", ".join(f"{name} {list(array.shape)}" for name, array in spec.arrays.items())
         yield format_line("sees", f"{arrays}, and an instruction")
