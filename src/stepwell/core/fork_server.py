@@ -277,8 +277,11 @@ def serve(link: socket.socket) -> dict[str, Any]:
         told, tell = os.pipe()
         between = os.fork()
         if between == 0:
+            between = os.getpid()
             if os.fork() != 0:
                 os._exit(0)
+            while os.getppid() == between:  # until it is adopted: what runs here may ask for its parent
+                time.sleep(0.0005)
             os.setsid()
             os.write(tell, os.getpid().to_bytes(4))
             for descriptor in (told, tell):
