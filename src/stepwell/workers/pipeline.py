@@ -156,6 +156,17 @@ class PipelinePublisher:
         self._on_version(version)
 
 
+def _build_queue(workers: PipelineWorkers, settings: PipelineSettings, busy_times: BusyTimes) -> RequestQueue:
+    return RequestQueue(
+        workers.generators,
+        max_batch=settings.max_batch,
+        max_wait_ms=1000.0 * settings.max_wait,
+        shard=find_shard_rule(settings.shard),
+        max_inflight=settings.max_inflight,
+        busy_times=busy_times,
+    )
+
+
 async def run_pipeline(
     workers: PipelineWorkers,
     settings: PipelineSettings,
@@ -171,14 +182,7 @@ async def run_pipeline(
     loop = asyncio.get_running_loop()
     busy_times = BusyTimes(loop.time)
     busy_times.register("trainers", "trainer")
-    queue = RequestQueue(
-        workers.generators,
-        max_batch=settings.max_batch,
-        max_wait_ms=1000.0 * settings.max_wait,
-        shard=find_shard_rule(settings.shard),
-        max_inflight=settings.max_inflight,
-        busy_times=busy_times,
-    )
+    queue = _build_queue(workers, settings, busy_times)
     buffer = GroupBuffer(
         mode,
         math.ceil(settings.global_batch / settings.group_size),
