@@ -83,6 +83,17 @@ def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> N
     assert key("recipe.name=grpo", taught) == key("recipe.name=grpo", task)
 
 
+def test_what_comes_later_does_not_make_another_warm_start(tmp_path: Path) -> None:
+    def key(*settings: str) -> str:
+        return make_cache_key(Components(shared(tmp_path, "run", "policy.critic=own", *settings)))
+
+    webrl = key("recipe.name=webrl")
+    assert webrl == key("recipe.name=webrl", "replay.enabled=false", "curriculum.enabled=false")
+    assert webrl == key("recipe.name=webrl", "recipe.credit.gamma=1")  # eq. 7 has no discount
+    assert webrl == key("recipe.name=awr")  # the critic is taught the same outcomes
+    assert webrl != key("recipe.name=digirl")  # which has a second critic
+
+
 def test_demonstrations_are_rewarded_by_the_parts_that_the_warm_start_names(tmp_path: Path) -> None:
     task, both = "recipe.reward_parts=['task']", "recipe.reward_parts=['task', 'format']"
     taught = "warm_start.reward_parts=['task']"

@@ -111,6 +111,17 @@ def test_the_end_of_training_decides_and_an_edge_is_told(tmp_path: Path) -> None
     assert runs[-1].variant == "start"  # not trained: nothing is chosen for it
 
 
+def test_held_out_tasks_decide_where_the_study_says_so(tmp_path: Path) -> None:
+    study = study_of(TINY.replace("seeds = [7]", 'seeds = [7]\nscore = "held_out"'), tmp_path)
+    results = results_of(study, {"steppo.low": [0.9], "steppo.high": [0.1]})
+    for run, held_out in zip(results.runs, (0.3, 0.6), strict=True):
+        run.success_after = held_out
+    assert choose_best(study, results)["lake"]["steppo"] == {
+        "choice": "high",
+        "scores": {"low": 0.3, "high": 0.6},
+    }
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

@@ -17,7 +17,7 @@ def plan(name: str) -> list[PlannedRun]:
     return plan_runs(load_study(FOLDER / f"{name}.toml"), FOLDER, Path("runs"))
 
 
-@pytest.mark.parametrize("name", ["webrl_tiny", "webrl_baselines"])
+@pytest.mark.parametrize("name", ["webrl_tiny", "webrl_small", "webrl_baselines"])
 def test_every_arm_has_a_recipe_that_its_settings_allow(name: str) -> None:
     for run in plan(name):
         recipe = resolve_recipe(run.config.recipe)
@@ -38,6 +38,24 @@ def test_arms_of_the_web_study_differ_in_what_they_name() -> None:
     assert arms["webrl-judged"].outcome.judge == ("model:runs/webrl-orm",)
     assert {name for name, config in arms.items() if config.offline.pool} == {"awr", "filtered-bc"}
     assert arms["sft"].train.num_updates == 0
+
+
+def test_arms_of_the_small_web_study_differ_in_what_they_name() -> None:
+    arms = {run.variant: run.config for run in plan("webrl_small") if run.seed == 0}
+    recipes = {name: resolve_recipe(config.recipe) for name, config in arms.items()}
+    webrl = {name for name, recipe in recipes.items() if recipe.name == "webrl"}
+    assert webrl == {"webrl", "no-replay", "no-kl", "no-kl-no-replay", "no-curriculum", "webrl-judged"}
+    assert {recipes[name].credit.kwargs["gamma"] for name in webrl if recipes[name].credit} == {1.0}
+    assert {name for name in webrl if not recipes[name].needs_reference} == {"no-kl", "no-kl-no-replay"}
+    assert {name for name, config in arms.items() if config.replay.enabled is False} == {
+        "no-replay",
+        "no-kl-no-replay",
+    }
+    # the reference of a phase, without the tasks of one: the supply is as large as a phase
+    assert arms["no-curriculum"].curriculum.generator == "fresh"
+    assert arms["no-curriculum"].train.num_tasks == arms["no-curriculum"].curriculum.tasks_per_phase
+    assert arms["rloo"].train.group_size * arms["rloo"].train.tasks_per_update == 256
+    assert {name for name, config in arms.items() if config.offline.pool} == {"awr", "filtered-bc"}
 
 
 def test_arms_of_the_tiny_web_study_differ_in_what_they_name() -> None:

@@ -107,4 +107,9 @@ class SelectConfig(Settings):
 
     seeds: tuple[int, ...] = Field(min_length=1, description="none of them may be a seed of the study")
     choices: tuple[ChoiceConfig, ...] = Field(min_length=2, description="in order: the ends are edges")
+    score: Literal["train", "held_out"] = Field(
+        "train",
+        description="what decides: success on training tasks in the last quarter of updates, or the last "
+        "evaluation on held-out tasks, for runs that play no tasks or tasks that change",
+    )
     settings: dict[str, Any] = Field(default_factory=dict, description="of these runs, on top of all others")

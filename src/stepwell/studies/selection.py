@@ -5,7 +5,8 @@
 A comparison of methods with one learning rate for all compares them at the rate of one. `[select]` of a study
 names choices, and seeds that the comparison does not use. Each environment and variant gets the choice with
 the highest mean success on training tasks in the last quarter of updates; held-out tasks are not looked at.
-A variant with `choice_of` takes what was chosen for another.
+Where training tasks change with the policy, or none are played, that figure says little: `score = "held_out"`
+takes the last evaluation instead. A variant with `choice_of` takes what was chosen for another.
 
 Invariants
 * The comparison never runs with half a selection: `selected.json` is written when every run has finished.
@@ -56,7 +57,9 @@ def choose_best(study: StudyConfig, results: Results) -> dict[str, dict[str, dic
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for env in results.rows:
         for variant in (item.name for item in _list_choosers(study)):
-            scores = {name: _score_runs(results, env, f"{variant}.{name}") for name in names}
+            scores = {
+                name: _score_runs(results, env, f"{variant}.{name}", study.select.score) for name in names
+            }
             known = {name: score for name, score in scores.items() if score is not None}
             if known:
                 best = max(known, key=lambda name: known[name])
@@ -129,9 +132,10 @@ def _is_trained(variant: VariantConfig) -> bool:
     return bool(variant.settings.get("train", {}).get("num_updates") != 0)
 
 
-def _score_runs(results: Results, env: str, variant: str) -> float | None:
+def _score_runs(results: Results, env: str, variant: str, score_by: str) -> float | None:
     runs = [run for run in results.runs if (run.env, run.variant) == (env, variant) and run.is_done]
-    scores = [score for run in runs if (score := _mean_last_quarter(run)) is not None]
+    found = (_mean_last_quarter(run) if score_by == "train" else run.success_after for run in runs)
+    scores = [score for score in found if score is not None]
     return round(statistics.fmean(scores), 4) if scores else None
 
 

@@ -32,7 +32,7 @@ from stepwell.rewards import load_own_parts
 from stepwell.runs.build.components import Components
 
 _WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "workers"}
-_LATER = {"recipe", "train", "parity", "offline"}
+_LATER = {"recipe", "train", "parity", "offline", "curriculum", "replay", "outcome"}
 
 
 def has_goal(warm: WarmStartConfig) -> bool:
@@ -78,9 +78,15 @@ def make_cache_key(components: Components) -> str:
 
 
 def _describe_lesson(recipe: Recipe) -> list[object] | None:
-    """What the critic is taught (`training/critics.py`): λ does not count there."""
+    """What the critic is taught (`training/critics.py`): λ does not count there.
+
+    Built-in functions that teach final outcomes teach the same, whatever else they compute.
+    """
     if recipe.value is None or recipe.credit is None:
         return None
+    traits = recipe.credit_traits
+    if traits.targets == "outcomes" and not is_import_path(recipe.credit.name):
+        return [recipe.value.link, "outcomes", traits.reads, traits.reads_instructions]
     counted = {name: value for name, value in recipe.credit.kwargs.items() if not name.startswith("lam")}
     return [recipe.value.link, recipe.credit.name, counted]
 
