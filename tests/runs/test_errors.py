@@ -269,6 +269,18 @@ def test_a_file_that_cannot_be_written_is_told_and_the_rest_goes_on_later(tmp_pa
 
 
 @pytest.mark.slow
+def test_a_last_checkpoint_that_cannot_be_written_is_told_by_the_end_of_the_run(tmp_path: Path) -> None:
+    config = small_config("recipe.name=grpo", "train.num_updates=1", folder=tmp_path)
+    args = (2_000_000, config, tmp_path / "error.txt")
+    full = multiprocessing.get_context("fork").Process(target=train_within, args=args)
+    full.start()
+    full.join()
+    assert "update-000001 could not be written" in (tmp_path / "error.txt").read_text()
+    summary = read_summary(tmp_path / "run")
+    assert summary is not None and summary.status == "failed"
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs the right to mount")
 def test_a_disk_that_fills_up_costs_nothing_that_was_written(tmp_path: Path) -> None:
     disk = tmp_path / "disk"

@@ -263,7 +263,7 @@ def test_killed_at_any_moment_the_rest_is_the_same(critic_run: Path, tmp_path: P
     config = small_config(*CRITIC, *OUTLINE, "checkpoint.every=1", "checkpoint.keep=1", folder=tmp_path)
     moments: list[Callable[[], object]] = [
         lambda: (folder / "metrics.jsonl").exists(),
-        lambda: list(folder.glob("checkpoints/.best.*/policy")),
+        lambda: list(folder.glob("checkpoints/.best.*/*")),
         lambda: list(folder.glob("checkpoints/.update-*/trainer.pt")),
         lambda: any_in_pool(folder),
         lambda: list(folder.glob("checkpoints/.update-000002*")),

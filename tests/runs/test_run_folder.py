@@ -67,6 +67,7 @@ def test_the_summary_says_what_the_record_says(whole: Path) -> None:
     assert summary["seed"] == 0 and summary["recipe"] == "steppo" and summary["env"] == "frozenlake"
     assert summary["status"] == "finished" and summary["num_updates"] == 3
     assert summary["wall_s"] > summary["warm_start_s"] > 0
+    assert summary["wall_s"] > summary["checkpoint_wait_s"] >= 0
     assert summary["decoding"] == {"temperature": 0.0, "samples_per_task": 1}
     assert {"processor", "cores", "threads", "torch", "stepwell"} <= summary["machine"].keys()
 
@@ -78,6 +79,7 @@ def test_figures_of_an_update_are_all_there(whole: Path) -> None:
         *("success", "reward", "reward/task", "entropy", "kl", "clip_share", "ratio", "loss/policy"),
         *("loss/value", "explained_variance", "grad_norm", "learning_rate", "tokens", "tokens_per_s"),
         *("turns", "format_share", "time/rollout_s", "time/update_s", "time/publish_s", "infra_errors"),
+        "time/checkpoint_s",
     }
     assert all(wanted <= line.keys() for line in updates)
     for line in updates:

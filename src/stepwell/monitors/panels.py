@@ -190,7 +190,7 @@ PANELS = (
         ("time/",),
         "Where the time of an update goes. Steady is good.",
         0.0,
-        labels={"time/publish_s": "handing out weights"},
+        labels={"time/publish_s": "handing out weights", "time/checkpoint_s": "waiting for checkpoints"},
     ),
     # --- tools and judges ------------------------------------------------------------------
     Panel(

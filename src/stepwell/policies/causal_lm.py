@@ -34,7 +34,7 @@ from stepwell.core import ConfigError, ContextLengthError, InputError, Step, Tok
 from stepwell.core.weight_parts import WeightParts
 from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
 from stepwell.packing.projection import project_scores
-from stepwell.policies import directory, fused_layers, lora
+from stepwell.policies import directory, fused_layers, lora, policy_files
 from stepwell.policies.activations import resolve_checkpointing
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.attention import install_tree_attention
@@ -58,7 +58,6 @@ from stepwell.policies.policy_parts import (
     open_instruction_critic,
     open_reference,
 )
-from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.policies.recompute import recompute_outputs
 from stepwell.policies.step_scorer import StepScorer, split_by_step
 from stepwell.policies.weight_loading import list_parts, load_module_weights
@@ -316,23 +315,19 @@ class CausalLMPolicy(StepScorer[Packed]):
 
         With LoRA only the adapters are written, unless `merge_lora` asks for the merged model.
         """
-        with write_directory_atomically(Path(path)) as folder, hide_progress_bar():
-            if self.adapters is None:
-                self.model.save_pretrained(folder)
-            elif merge_lora:
-                copy.deepcopy(self.adapters).merge_and_unload().save_pretrained(folder)
-            else:
-                self.adapters.save_pretrained(folder)
-            for name, critic in self._list_critics():
-                directory.write_critic(folder, name, critic.head.state_dict(), critic.backbone)
-            if self.source is not None and self.source.is_dir():
-                directory.copy_side_files(self.source, folder)
-            directory.write_policy_file(
-                folder,
-                critic=None if self.critic is None else self.critic.kind,
-                critic_link=None if self.critic is None else self.critic.link,
-                instruction_critic=self.instruction_critic is not None,
-            )
+        with write_directory_atomically(Path(path)) as folder:
+            merged = None
+            if merge_lora and self.adapters is not None:
+                merged = copy.deepcopy(self.adapters).merge_and_unload()
+            policy_files.write_content(self, folder, self.read_content(), merged)
+
+    def read_content(self) -> policy_files.PolicyContent:
+        """Return what the files of this policy hold: its own tensors, not copies."""
+        return policy_files.read_content(self)
+
+    def write_content(self, folder: Path, content: policy_files.PolicyContent) -> None:
+        """Write the files of this policy with weights that were read before."""
+        policy_files.write_content(self, folder, content)
 
     # --- inside -------------------------------------------------------------------------
 
@@ -359,12 +354,13 @@ class CausalLMPolicy(StepScorer[Packed]):
         policy.model, policy.critic = model, None
         return policy
 
-    def _list_critics(self) -> list[tuple[str, CriticModel]]:
+    def list_critics(self) -> list[tuple[str, CriticModel]]:
+        """Return the critics there are, by their names in `state_dict`."""
         both = (("critic", self.critic), ("instruction_critic", self.instruction_critic))
         return [(name, critic) for name, critic in both if critic is not None]
 
     def _list_models(self) -> list[Any]:
-        own = [critic.backbone for _, critic in self._list_critics()]
+        own = [critic.backbone for _, critic in self.list_critics()]
         return [part for part in (self.model, self.reference, *own) if part is not None]
 
     def _prepare_model(self, part: Any) -> None:

@@ -124,18 +124,22 @@ def read_head(path: Path, critic: str) -> dict[str, torch.Tensor]:
         return load_file(path / CRITIC_FILES[critic][0])
 
 
-def write_critic(path: Path, critic: str, head: dict[str, torch.Tensor], backbone: Any | None) -> None:
-    """Write a critic's files into a directory."""
+def write_critic(
+    path: Path,
+    critic: str,
+    head: dict[str, torch.Tensor],
+    backbone: Any | None,
+    weights: dict[str, torch.Tensor] | None,
+) -> None:
+    """Write a critic's files into a directory; `weights` are those of its backbone."""
     head_file, folder = CRITIC_FILES[critic]
     save_file({name: tensor.contiguous() for name, tensor in head.items()}, path / head_file)
     if backbone is not None:
-        backbone.save_pretrained(path / folder)
+        backbone.save_pretrained(path / folder, state_dict=None if weights is None else dict(weights))
 
 
-def write_policy_file(
-    path: Path, *, critic: str | None, critic_link: str | None, instruction_critic: bool
-) -> None:
-    content = {"critic": critic, "critic_link": critic_link, "instruction_critic": instruction_critic}
+def write_policy_file(path: Path, content: dict[str, Any]) -> None:
+    """Write the file beside the model that says which critics there are."""
     (path / POLICY_FILE).write_text(json.dumps({"format": FORMAT, **content}, indent=2) + "\n")
 
 

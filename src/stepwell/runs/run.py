@@ -326,6 +326,7 @@ def _write_results(loop: TrainingLoop, status: Status, baselines: list[SuccessSc
             more={
                 "num_updates": state.update,
                 "warm_start_s": round(state.warm_start_s, 2),
+                "checkpoint_wait_s": round(loop.saver.waited_s, 2),
                 **({"num_rollbacks": state.num_rollbacks} if state.num_rollbacks else {}),
                 **({"diagnosis": findings} if findings else {}),
                 **_collect_agent_errors(loop),

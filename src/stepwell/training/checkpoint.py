@@ -1,5 +1,7 @@
 """Checkpoints: complete directories from which a run continues bit for bit.
 
+    collect_state ─► (a copy, `checkpoint_writer.py`) ─► write_checkpoint ─► prune_checkpoints
+
     checkpoints/update-000050/
         model.safetensors, config.json, tokenizer…   the policy in Hugging Face format, critic included
         trainer.pt                                   optimizer and counters
@@ -7,14 +9,18 @@
         loop.json                                    the state of the loop
         complete.json                                size and hash of every other file, written last
 
+    checkpoints/best/                                the weights of the best evaluation, without trainer.pt
+
 A checkpoint is written under a temporary name and renamed, so that a kill at any moment leaves the older ones
-intact. `find_latest_checkpoint` takes the newest one whose files match `complete.json`; it reports and skips
+intact. If the best weights are those of a numbered checkpoint, their files are hard links to it: the bytes
+are written once. `best` is renamed first: no numbered checkpoint knows of better weights than it holds.
+
+`find_latest_checkpoint` takes the newest one whose files match `complete.json`; it reports and skips
 a damaged one. `sweep_leftovers` removes the leftovers of a killed run.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -27,12 +33,13 @@ from safetensors import SafetensorError
 
 from stepwell.core import EncodingError, InfraError
 from stepwell.policies.atomic_directory import write_directory_atomically
+from stepwell.policies.policy_files import PolicyContent
+from stepwell.training.checkpoint_files import TRAINER, find_damage, link_weights, write_marks, write_tensors
 from stepwell.training.policy import Policy
 from stepwell.training.sharded_files import FOLDER
 from stepwell.training.trainer import Trainer
 
 BEST = "best"
-_COMPLETE = "complete.json"
 _PREFIX = "update-"
 
 
@@ -49,6 +56,30 @@ class Checkpoint:
         return dict(json.loads((self.path / "loop.json").read_text()))
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """What a checkpoint will hold: tensors of the run itself, or copies of them."""
+
+    policy: Policy  # for names and configuration; weights are in `content`
+    content: PolicyContent
+    trainer: dict[str, Any] | None
+    update: int
+    loop: str
+    save_shards: Callable[[Path], None] | None = None
+    """Lets the ranks write their parts; only while training waits."""
+
+
+def collect_state(policy: Policy, trainer: Trainer | None, loop: dict[str, Any]) -> CheckpointState:
+    """Collect what a checkpoint holds, without a copy. Without a trainer: the policy only."""
+    state, save_shards = None, None
+    if trainer is not None and trainer.ranks is not None and trainer.config.sharding == "full":
+        state, save_shards = trainer.read_counters(), trainer.ranks.save_shards
+    elif trainer is not None:
+        state = trainer.state_dict()
+    text = json.dumps(loop, indent=1)
+    return CheckpointState(policy, policy.read_content(), state, int(loop["update"]), text, save_shards)
+
+
 def save_checkpoint(
     folder: Path,
     policy: Policy,
@@ -57,29 +88,32 @@ def save_checkpoint(
     name: str | None = None,
 ) -> Checkpoint:
     """Write `folder/update-…` (or `folder/name`) atomically. Without a trainer: the policy only."""
-    update = int(loop["update"])
-    path = folder / (name or f"{_PREFIX}{update:06d}")
+    return write_checkpoint(folder, collect_state(policy, trainer, loop), name)
+
+
+def write_checkpoint(
+    folder: Path, state: CheckpointState, name: str | None = None, *, is_best: bool = False
+) -> Checkpoint:
+    """Write a collected state atomically; with `is_best` its weights are `folder/best` too."""
+    path = folder / (name or f"{_PREFIX}{state.update:06d}")
     try:
         with write_directory_atomically(path) as fresh:
-            policy.save_pretrained(fresh / "policy")
-            for item in (fresh / "policy").iterdir():
-                item.rename(fresh / item.name)
-            (fresh / "policy").rmdir()
-            if trainer is not None:
-                _save_trainer(trainer, fresh)
-            (fresh / "loop.json").write_text(json.dumps(loop, indent=1))
-            files = {
-                item.relative_to(fresh).as_posix(): _describe_file(item)
-                for item in sorted(fresh.rglob("*"))
-                if item.is_file() and item.name != _COMPLETE  # of the checkpoint it started from
-            }
-            (fresh / _COMPLETE).write_text(json.dumps(files, indent=1))
+            state.policy.write_content(fresh, state.content)
+            marks = {}
+            if state.save_shards is not None:
+                state.save_shards(fresh / FOLDER)
+            if state.trainer is not None:
+                marks[TRAINER] = write_tensors(fresh / TRAINER, state.trainer)
+            (fresh / "loop.json").write_text(state.loop)
+            write_marks(fresh, marks)
+            if is_best:
+                link_weights(fresh, folder / BEST)
     except (OSError, SafetensorError, RuntimeError) as error:  # safetensors and torch raise their own
         raise InfraError(
             f"the checkpoint {path} could not be written ({_first_line(error)}): free some disk space, lower "
             "checkpoint.keep or choose another `folder`, then continue with --resume; older ones are intact"
         ) from error
-    return Checkpoint(path, update)
+    return Checkpoint(path, state.update)
 
 
 def load_checkpoint(checkpoint: Checkpoint, policy: Policy, trainer: Trainer) -> None:
@@ -87,18 +121,9 @@ def load_checkpoint(checkpoint: Checkpoint, policy: Policy, trainer: Trainer) ->
     load_policy(checkpoint.path, policy)
     # load to the CPU: optimizers move moments to the device of their parameters, but count steps on the host,
     # where reading them does not wait for the device
-    state = torch.load(checkpoint.path / "trainer.pt", map_location="cpu", weights_only=True)
+    state = torch.load(checkpoint.path / TRAINER, map_location="cpu", weights_only=True)
     shards = checkpoint.path / FOLDER
     trainer.load_state_dict(state, shards if shards.is_dir() else None)
-
-
-def _save_trainer(trainer: Trainer, folder: Path) -> None:
-    """Write optimizer and counters: by every rank its part, if weights are in shards."""
-    if trainer.ranks is not None and trainer.config.sharding == "full":
-        trainer.ranks.save_shards(folder / FOLDER)
-        torch.save(trainer.read_counters(), folder / "trainer.pt")
-    else:
-        torch.save(trainer.state_dict(), folder / "trainer.pt")
 
 
 def load_policy(path: Path, policy: Policy) -> None:
@@ -127,24 +152,6 @@ def find_latest_checkpoint(folder: Path, tell: Callable[[str], None]) -> Checkpo
         if problem is None:
             return Checkpoint(path, _read_number(path))
         tell(f"{path} is damaged ({problem}); going back to the checkpoint before it")
-    return None
-
-
-def find_damage(path: Path) -> str | None:
-    """Describe what is wrong with a checkpoint's files; None if nothing is."""
-    listing = path / _COMPLETE
-    if not listing.exists():
-        return f"{_COMPLETE} is missing: it was not written to the end"
-    try:
-        marks = json.loads(listing.read_text())
-    except ValueError:
-        return f"{_COMPLETE} is not readable"
-    for name, mark in marks.items():
-        file = path / name
-        if not file.exists():
-            return f"{name} is missing"
-        if _describe_file(file) != mark:
-            return f"{name} has changed or is cut short"
     return None
 
 
@@ -193,7 +200,3 @@ def _read_number(path: Path) -> int:
 
 def _first_line(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error).strip().split("\n")[0]
-
-
-def _describe_file(path: Path) -> str:
-    return f"{path.stat().st_size}:{hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()}"

@@ -13,6 +13,7 @@ from stepwell.core import Step
 from stepwell.core.arrays import FloatArray
 from stepwell.core.weight_parts import WeightParts
 from stepwell.packing import Outputs
+from stepwell.policies.policy_files import PolicyContent
 
 
 class Policy(Protocol):
@@ -77,4 +78,12 @@ class Policy(Protocol):
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a directory, all or nothing; the class's `from_pretrained` opens it."""
+        ...
+
+    def read_content(self) -> PolicyContent:
+        """What the files of this policy hold: its own tensors, not copies."""
+        ...
+
+    def write_content(self, folder: Path, content: PolicyContent) -> None:
+        """Write the files of this policy with weights that were read before."""
         ...

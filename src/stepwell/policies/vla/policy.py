@@ -49,6 +49,7 @@ from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, pack_arrays
 from stepwell.packing.arrays import stack_states
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.critic import CriticKind, CriticModel, ValueHead
+from stepwell.policies.policy_files import PolicyContent, describe_critics
 from stepwell.policies.step_scorer import StepScorer
 from stepwell.policies.vla.encoder import Encoder
 from stepwell.policies.vla.heads import FlowHead
@@ -57,8 +58,11 @@ from stepwell.policies.vla.model import VLAModel, VLAShape
 from stepwell.policies.weight_loading import list_parts, load_module_weights
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_CRITIC_FILE = "critic.safetensors"
-_INSTRUCTION_FILE = "instruction_critic.safetensors"
+_FILES = {
+    "model": "model.safetensors",
+    "critic": "critic.safetensors",
+    "instruction_critic": "instruction_critic.safetensors",
+}
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 
 
@@ -137,7 +141,8 @@ class VLAPolicy(StepScorer[PackedArrays]):
                 raise ValueError(f"it holds a critic of kind {saved!r}, not {critic!r}")
             value = None if (critic or saved) is None else _new_critic(critic or saved, shape, kind, 0)
             second = _new_critic(saved, shape, kind, 0) if content.get("instruction_critic") else None
-            for one, file in ((value if saved else None, _CRITIC_FILE), (second, _INSTRUCTION_FILE)):
+            critics = ((value if saved else None, "critic"), (second, "instruction_critic"))
+            for one, file in ((one, _FILES[name]) for one, name in critics):
                 if one is not None:
                     one.load_state_dict(load_file(path / file))
                     one.link = content.get("critic_link")
@@ -285,17 +290,20 @@ class VLAPolicy(StepScorer[PackedArrays]):
     def save_pretrained(self, path: str | Path) -> None:
         """Write a directory that `from_pretrained` opens, atomically."""
         with write_directory_atomically(Path(path)) as folder:
-            content = self.model.shape.to_json() | {
-                "critic": None if self.critic is None else self.critic.kind,
-                "critic_link": None if self.critic is None else self.critic.link,
-                "instruction_critic": self.instruction_critic is not None,
-            }
-            (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
-            save_file(_contiguous_weights(self.model), folder / "model.safetensors")
-            if self.critic is not None:
-                save_file(_contiguous_weights(self.critic), folder / _CRITIC_FILE)
-            if self.instruction_critic is not None:
-                save_file(_contiguous_weights(self.instruction_critic), folder / _INSTRUCTION_FILE)
+            self.write_content(folder, self.read_content())
+
+    def read_content(self) -> PolicyContent:
+        """What the files of this policy hold: its own tensors, not copies."""
+        parts = {"model": self.model, "critic": self.critic, "instruction_critic": self.instruction_critic}
+        weights = {name: _contiguous_weights(part) for name, part in parts.items() if part is not None}
+        return PolicyContent(weights, describe_critics(self))
+
+    def write_content(self, folder: Path, content: PolicyContent) -> None:
+        """Write the files of this policy with weights that were read before."""
+        described = self.model.shape.to_json() | content.description
+        (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+        for name, weights in content.weights.items():
+            save_file(weights, folder / _FILES[name])
 
 
 def _new_critic(kind: CriticKind, shape: VLAShape, dtype: torch.dtype, seed: int) -> CriticModel:

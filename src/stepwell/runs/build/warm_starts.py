@@ -102,7 +102,8 @@ def load_or_make(
     components: Components, folder: Path, make: Callable[[], None], note: Callable[[str], None]
 ) -> None:
     """Load the warm policy from `folder`; or make it, and keep it there for other runs."""
-    from stepwell.training.checkpoint import find_damage, load_policy, save_checkpoint
+    from stepwell.training.checkpoint import load_policy, save_checkpoint
+    from stepwell.training.checkpoint_files import find_damage
 
     path = folder / make_cache_key(components)
     try:

@@ -10,14 +10,12 @@ their state in the pool and need only the number of the update.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from stepwell.curriculum import ReplayBuffer, TaskFeed
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.outcome_judging import OutcomeJudging
-from stepwell.runs.loop.references import find_reference, remove_references
 from stepwell.runs.loop.sources import Source
 from stepwell.runs.loop.task_feeds import protect_phase
 from stepwell.training import checkpoint
@@ -64,18 +62,3 @@ class ResumableParts:
         if self.replay is not None:
             self.replay.protect_members()
         self.source.acknowledge(update)
-
-
-def save_loop(parts: ResumableParts, state: LoopState, folder: Path, name: str | None = None) -> None:
-    """Write a checkpoint of the run in `folder`, numbered or (weights alone) with a name. Prune old ones."""
-    components, checkpoints = parts.components, folder / "checkpoints"
-    loop = parts.collect(state)
-    if name is None:
-        parts.acknowledge(state.update)
-    trainer = components.trainer if name is None else None
-    checkpoint.save_checkpoint(checkpoints, components.policy, trainer, loop, name)
-    may_roll_back = components.config.train.guard.on_fall == "roll_back"
-    protected = state.good_update if may_roll_back else None
-    checkpoint.prune_checkpoints(checkpoints, components.config.checkpoint.keep, protected)
-    oldest = min((int(path.name[-6:]) for path in checkpoint.list_checkpoints(checkpoints)), default=0)
-    remove_references(folder, find_reference(components, oldest))

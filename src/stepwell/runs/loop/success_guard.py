@@ -19,6 +19,7 @@ from stepwell.config.guard import GuardConfig
 from stepwell.core.statistics import compare_shares
 from stepwell.runs.loop.loop_state import LoopState
 from stepwell.training import Trainer, checkpoint
+from stepwell.training.checkpoint_files import find_damage
 from stepwell.training.policy import Policy
 
 
@@ -58,7 +59,7 @@ def describe_fall(state: LoopState, errors: float) -> str:
 def roll_back(folder: Path, state: LoopState, policy: Policy, trainer: Trainer, rate_after: float) -> str:
     """Load the last good weights; returns a sentence about it. Without such weights nothing changes."""
     path = folder / f"update-{state.good_update or 0:06d}"
-    damage = "it was not kept" if not path.exists() else checkpoint.find_damage(path)
+    damage = "it was not kept" if not path.exists() else find_damage(path)
     if state.good_update is None or damage is not None:
         return f"the weights stay: there is no intact checkpoint to roll back to ({path.name}: {damage})"
     num_done, factor = trainer.num_done, trainer.rate_factor

@@ -19,6 +19,7 @@ Invariants
   background; what an update gets then depends on time, and a resumed run does not repeat bit for bit.
 * Ctrl-C or SIGTERM lets the present update finish and writes a checkpoint, without an extra evaluation;
   a second one stops at once, and so does the first one in the warm start, which may last for minutes.
+* Checkpoints are written beside training, from a copy (`checkpoint_saver.py`); the end waits for the last.
 * What is learnt does not depend on the clock (`run_clock.py`), only when a checkpoint is written.
 """
 
@@ -48,6 +49,7 @@ from stepwell.runs.interrupts import Terminated, describe_stop, handle_first_sto
 from stepwell.runs.loop import references
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.batch_learning import BatchLearner
+from stepwell.runs.loop.checkpoint_saver import CheckpointSaver
 from stepwell.runs.loop.control_channel import ControlChannel, obey_requests
 from stepwell.runs.loop.credit_recorder import CreditRecorder
 from stepwell.runs.loop.differences import list_differences
@@ -56,7 +58,7 @@ from stepwell.runs.loop.outcome_judging import build_judging
 from stepwell.runs.loop.parity_check import ParityCheck
 from stepwell.runs.loop.phase_reports import report_phase
 from stepwell.runs.loop.replay import build_replay
-from stepwell.runs.loop.resumable_parts import ResumableParts, save_loop
+from stepwell.runs.loop.resumable_parts import ResumableParts
 from stepwell.runs.loop.rollout_metrics import measure_rollout
 from stepwell.runs.loop.run_clock import RunClock, is_multiple, measure_times
 from stepwell.runs.loop.source_choice import choose_source
@@ -97,6 +99,7 @@ class TrainingLoop:
         self._feed_notes: list[str] = []  # a feed may be asked in a worker's thread
         self._source: Source
         self._clock = RunClock()
+        self.saver = CheckpointSaver(self.folder, self.monitor.note)
         self._parity = ParityCheck(self.config.parity, lambda: self.runner.dtype, self.monitor.note)
         self._is_imitating = False  # in the warm start, which writes no checkpoints
         own = self.config.own_agent
@@ -145,17 +148,12 @@ class TrainingLoop:
         )
         self._source = self._make_source()
         replay = build_replay(self.components, self.folder, self._run_name, lambda: self.state.update)
-        self._learner.replay = replay
+        recipe, has_replay, self._learner.replay = self.components.recipe, replay is not None, replay
         self._learner.judging = build_judging(self.components, self.monitor.note)
-        for difference in list_differences(
-            self.config,
-            self.components.recipe,
-            num_tasks=len(self._tasks),
-            num_held_out=len(self._held_out),
-            has_replay=replay is not None,
-        ):
+        counts = {"num_tasks": len(self._tasks), "num_held_out": len(self._held_out)}
+        for difference in list_differences(self.config, recipe, has_replay=has_replay, **counts):
             self.monitor.note(difference)
-        with handle_first_stop(self._ask_to_stop), closing(self._control):
+        with handle_first_stop(self._ask_to_stop), closing(self._control), self.saver:
             self._control.open()
             is_over = self._start_run() if resume is None else self._resume_from(resume)
             while not is_over:
@@ -199,6 +197,7 @@ class TrainingLoop:
 
     def _finish_update(self) -> bool:
         """Evaluate and save a checkpoint where they are due. True: the run is over."""
+        self.saver.check()
         update, is_first, is_last = self.state.update, self.state.update == 0, self._reaches_limit()
         asked = set() if is_first or is_last else self._obey_controls()
         is_wanted = is_last or is_multiple(self.config.eval.every, update) or "evaluate" in asked
@@ -217,8 +216,8 @@ class TrainingLoop:
             self.state.good_update = update
         is_late = self._clock.is_checkpoint_due(self.config.checkpoint, update)
         is_due = is_first or "checkpoint" in asked or is_late
-        if is_due or is_over or (has_news and self._may_roll_back):
-            self._save_checkpoint()
+        is_numbered = is_due or is_over or (has_news and self._may_roll_back)
+        self._save_checkpoint(is_numbered=is_numbered, waits="checkpoint" in asked)
         return is_over
 
     def _obey_controls(self) -> set[str]:
@@ -235,7 +234,7 @@ class TrainingLoop:
     def _act_in_pause(self, request: str) -> None:
         if request == "evaluate" and not self.state.is_evaluated:
             self._evaluate()
-        self._save_checkpoint()
+        self._save_checkpoint(waits=True)
 
     @property
     def _may_roll_back(self) -> bool:
@@ -244,6 +243,8 @@ class TrainingLoop:
     def _guard_success(self, *, is_last: bool) -> None:
         """Report a fall of held-out success that chance does not explain; roll back if settings ask."""
         policy, trainer, state = self.components.policy, self.components.trainer, self.state
+        if self._may_roll_back:
+            self.saver.wait()  # it may be the one to roll back to
         note = guard_success(state, self.config.train.guard, self.folder / "checkpoints", policy, trainer)
         if note is None:
             return
@@ -286,17 +287,13 @@ class TrainingLoop:
         learnt = time.perf_counter()
         self.state.count_update(batch.num_actions, len(batch.trajectories), is_fresh=self._source.is_fresh)
         self._publish()
-        times = measure_times(batch, played, learnt, time.perf_counter())
+        times = measure_times(batch, played, learnt, time.perf_counter()) | self.saver.take_times()
         figures = measure_rollout(batch.trajectories, self.config.rewards)
         self._record("update", figures | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
-        self._show_timeline()
-        return True
-
-    def _show_timeline(self) -> None:
-        """Write the timeline of workers for a live view, at most every few seconds."""
         if self.workers is not None and self._clock.is_timeline_due():
-            write_timeline(self.folder, self.workers.spans.build_timeline())
+            write_timeline(self.folder, self.workers.spans.build_timeline())  # for a live view
+        return True
 
     def _watch_agent(self, place: str, trajectories: Sequence[Trajectory], *, is_update: bool) -> None:
         """Report failures of a user's own agent, and stop if there are too many."""
@@ -365,8 +362,7 @@ class TrainingLoop:
         self._watch_agent("held-out evaluation", result.trajectories, is_update=False)
         self.last_eval = result
         counts = {"num_tasks": float(result.num_tasks), "num_independent": count_independent(result.outcomes)}
-        if self.state.count_eval(values | counts):
-            self._save_checkpoint(checkpoint.BEST)
+        self.saver.is_best_due |= self.state.count_eval(values | counts)
         return result
 
     def close(self) -> None:
@@ -380,11 +376,14 @@ class TrainingLoop:
 
     # --- the record -----------------------------------------------------------------------
 
-    def _save_checkpoint(self, name: str | None = None) -> None:
+    def _save_checkpoint(self, *, is_numbered: bool = True, waits: bool = False) -> None:
+        """Save a checkpoint, or only the best weights if they are due; `waits` until it is on disk."""
         self.state.time_s = self._clock.elapsed_s
-        save_loop(self._parts, self.state, self.folder, name)
-        if name is None:
+        self.saver.save(self._parts, self.state, is_numbered=is_numbered)
+        if is_numbered:
             self._clock.note_checkpoint()
+        if waits:
+            self.saver.wait()
 
     def _record(self, kind: Literal["warm_start", "update", "eval"], values: dict[str, float]) -> None:
         self.monitor.record(

@@ -130,3 +130,6 @@ class MemoryEstimate:
             f"{format_bytes(self.checkpoint_bytes)} per checkpoint, {checkpoint.keep} and the best are kept; "
             f"trajectories up to {format_bytes(checkpoint.trajectories_mb * 1e6)}",
         )
+        if self.config.train.sharding != "full":
+            copied = format_bytes(self.checkpoint_bytes)
+            yield format_line("host memory", f"{copied} more for the copy that a checkpoint is written from")
