@@ -311,6 +311,12 @@ PANELS = (
         0.0,
     ),
     Panel(
+        "GPU memory, GB",
+        ("memory/gpu_peak_gb",),
+        "The most that tensors of this process have held so far. The plan forecasts it.",
+        0.0,
+    ),
+    Panel(
         "Memory, MB",
         ("simulators/memory_mb", "generators/memory_mb", "trainers/memory_mb"),
         "Memory of each group of workers. A line that only rises is a leak.",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 
+import torch
+
 from stepwell.config.outputs import CheckpointConfig
 from stepwell.runs.loop.rollout_metrics import count_tokens
 from stepwell.runs.loop.sources import Batch
@@ -66,4 +68,12 @@ def measure_times(batch: Batch, played: float, learnt: float, published: float) 
         "time/publish_s": published - learnt,
         "tokens_per_s": count_tokens(batch.trajectories) / (published - played + batch.played_s),
         "infra_errors": float(batch.num_retries),
+        **_measure_gpu_memory(),
     }
+
+
+def _measure_gpu_memory() -> dict[str, float]:
+    """The most that this process's tensors have held on a GPU so far; `--dry-run` forecasts it."""
+    if not torch.cuda.is_initialized():
+        return {}
+    return {"memory/gpu_peak_gb": torch.cuda.max_memory_allocated() / 1e9}
