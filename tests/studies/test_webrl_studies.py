@@ -44,8 +44,10 @@ def test_arms_of_the_small_web_study_differ_in_what_they_name() -> None:
     arms = {run.variant: run.config for run in plan("webrl_small") if run.seed == 0}
     recipes = {name: resolve_recipe(config.recipe) for name, config in arms.items()}
     webrl = {name for name, recipe in recipes.items() if recipe.name == "webrl"}
-    assert webrl == {"webrl", "no-replay", "no-kl", "no-kl-no-replay", "no-curriculum", "webrl-judged"}
-    assert {recipes[name].credit.kwargs["gamma"] for name in webrl if recipes[name].credit} == {1.0}
+    ablations = {"no-replay", "no-kl", "no-kl-no-replay", "no-curriculum", "webrl-judged"}
+    assert webrl == {"webrl", "discount", "beta-0.3", "beta-0.1"} | ablations
+    discounts = {name: recipes[name].credit.kwargs["gamma"] for name in webrl if recipes[name].credit}
+    assert {name for name, gamma in discounts.items() if gamma != 1.0} == {"discount"}
     assert {name for name in webrl if not recipes[name].needs_reference} == {"no-kl", "no-kl-no-replay"}
     assert {name for name, config in arms.items() if config.replay.enabled is False} == {
         "no-replay",
