@@ -57,9 +57,14 @@ class CheckpointWriter:
         with self._count_wait():
             self._join()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is not on disk yet."""
+        return self._thread is not None and self._thread.is_alive()
+
     def check(self) -> None:
         """Raise what went wrong so far, without waiting."""
-        if self._thread is not None and not self._thread.is_alive():
+        if not self.is_writing:
             self._join()
 
     def _join(self) -> None:
