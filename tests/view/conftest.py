@@ -11,6 +11,7 @@ import pytest
 from tests.shared import make_once
 from tests.view.hostile import SHOTS, TOKEN
 
+from stepwell.envs.web.browser import BROWSERS
 from stepwell.services.http_server import serve_in_thread
 from stepwell.view.app import ViewApp
 
@@ -45,7 +46,7 @@ def address(runs: Path) -> Iterator[str]:
 def browser() -> Iterator[Any]:
     """A real Chromium."""
     playwright = pytest.importorskip("playwright.sync_api")
-    if not (path := shutil.which("chromium")):
+    if not (path := next(filter(None, map(shutil.which, BROWSERS)), None)):
         pytest.skip("no Chromium is installed")
     with playwright.sync_playwright() as started:
         flags = ["--no-sandbox", "--disable-gpu", "--process-per-site"]
