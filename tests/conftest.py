@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.compiling import compile_test_modules
 from tests.properties import IS_THOROUGH
 
 from stepwell.core.child_process import limit_threads
@@ -60,6 +61,11 @@ if IS_FIRST:
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_text = "start no test after this many seconds, and say how many are left"
     parser.addoption("--time-budget", type=float, metavar="SECONDS", help=help_text)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if IS_FIRST and session.config.getoption("numprocesses", None):
+        compile_test_modules(session.config)
 
 
 def pytest_unconfigure() -> None:

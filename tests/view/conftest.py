@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.envs.web.conftest import CHROMIUM
 from tests.shared import make_once
 from tests.view.hostile import SHOTS, TOKEN
 
-from stepwell.envs.web.browser import BROWSERS
 from stepwell.services.http_server import serve_in_thread
 from stepwell.view.app import ViewApp
 
@@ -46,10 +46,10 @@ def address(runs: Path) -> Iterator[str]:
 def browser() -> Iterator[Any]:
     """A real Chromium."""
     playwright = pytest.importorskip("playwright.sync_api")
-    if not (path := next(filter(None, map(shutil.which, BROWSERS)), None)):
+    if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     with playwright.sync_playwright() as started:
         flags = ["--no-sandbox", "--disable-gpu", "--process-per-site"]
-        opened = started.chromium.launch(executable_path=path, args=flags)
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=flags)
         yield opened
         opened.close()

@@ -11,9 +11,8 @@ from tests.envs.web.small_site import ScriptSite, serve_site
 from stepwell.envs.web.browser import BROWSERS
 from stepwell.envs.web.chromium import ChromiumDriver
 
-needs_chromium = pytest.mark.skipif(
-    not any(map(shutil.which, BROWSERS)), reason="no Chromium here: scripts/install_chromium.sh"
-)
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)  # its path
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: scripts/install_chromium.sh")
 
 
 @pytest.fixture(scope="session")

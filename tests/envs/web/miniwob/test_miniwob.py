@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.envs.web.conftest import CHROMIUM
 
 from stepwell.core import ConfigError, InputError
 from stepwell.envs.registry import make_env
@@ -108,7 +108,7 @@ def driver() -> Iterator[Any]:
     """As environments open it: pages that keep nothing share a context."""
     chromium = pytest.importorskip("stepwell.envs.web.chromium")
     pytest.importorskip("playwright")
-    if not shutil.which("chromium"):
+    if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     driver = chromium.ChromiumDriver(serve=serve_pages, reuses_context=True)
     yield driver

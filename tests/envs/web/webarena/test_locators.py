@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.envs.web.conftest import CHROMIUM
 
 from stepwell.core import InputError
 from stepwell.envs.web.webarena.loader import load_entries
@@ -96,10 +96,10 @@ def test_every_published_locator_is_found_on_a_page_that_has_its_parts() -> None
 @pytest.fixture(scope="module")
 def page() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api")
-    if not (path := shutil.which("chromium")):
+    if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
         page.set_content(PAGE)
         yield page
