@@ -101,6 +101,17 @@ def test_names_that_share_a_weight_share_its_copy_and_memory_is_used_again() -> 
     assert room.take_copy(nest)["a"].data_ptr() == first["a"].data_ptr()
 
 
+@pytest.mark.gpu
+def test_copies_of_a_gpu_are_page_locked_and_complete() -> None:
+    weight, room = torch.arange(2.0**22, device="cuda").to(torch.bfloat16).reshape(2048, -1), HostCopy()
+    for _ in range(2):
+        weight.mul_(2)
+        copied = room.take_copy({"a": weight, "b": weight.T})
+        assert copied["a"].is_pinned() and torch.equal(copied["a"], weight.cpu())
+        assert torch.equal(copied["b"], weight.T.cpu())
+        assert room.count_new_bytes({"a": weight, "b": weight.T}) == 0
+
+
 def test_the_best_weights_are_written_once_and_outlive_their_checkpoint(tmp_path: Path) -> None:
     policy, trainer = parts("own")
     state = collect_state(policy, trainer, {"update": 1})
