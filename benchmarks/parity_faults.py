@@ -33,6 +33,7 @@ from stepwell.core import LogprobGaps, ParityError
 from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Components
+from stepwell.runs.loop.parity_check import ParityCheck
 from stepwell.runs.loop.sources import PlayedSource
 from stepwell.runs.loop.training_loop import TrainingLoop
 
@@ -52,6 +53,10 @@ class FaultyLoop(TrainingLoop):
     errors: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     _fault: str = "healthy"
     _previous: Weights | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._parity = RecordedParity(self)
 
     def _update(self) -> bool:
         if self.state.update in self.plant_at:
@@ -84,20 +89,29 @@ class FaultyLoop(TrainingLoop):
         self._source = source
         self._publish()
 
-    def _check_parity(self, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
+
+class RecordedParity(ParityCheck):
+    """The check of a run; writes down what it saw for the loop."""
+
+    def __init__(self, loop: FaultyLoop) -> None:
+        super().__init__(loop.config.parity, lambda: loop.runner.dtype, loop.monitor.note)
+        self._loop = loop
+
+    def judge_gaps(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
         row = {"mean": gaps.mean_abs, "max": gaps.max_abs, "tokens": gaps.num_tokens}
-        if self._parity is not None:
-            self._parity.errors = None
+        if self._monitor is not None:
+            self._monitor.errors = None
         began = time.perf_counter()
         try:
-            super()._check_parity(gaps, measure_errors)
+            super().judge_gaps(place, gaps, measure_errors)
         finally:
             row["seconds"] = round(time.perf_counter() - began, 4)
-            if self._parity is not None and (errors := self._parity.errors) is not None:
+            if self._monitor is not None and (errors := self._monitor.errors) is not None:
                 row |= {"engine_farther": errors.engine_farther, "compared": errors.num_tokens}
-                both = np.stack([errors.engine, errors.trainer]).astype(np.float32)
-                self.errors[f"{self.state.update}/{self._fault}"] = both
-            self.rows.append(row)
+                row["standard_error"] = errors.standard_error
+                kept = np.stack([errors.engine, errors.trainer, errors.token_ids]).astype(np.float32)
+                self._loop.errors[f"{self._loop.state.update}/{self._loop._fault}"] = kept
+            self._loop.rows.append(row)
 
 
 class PrintedNotes(Monitor):

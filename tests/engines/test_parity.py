@@ -112,7 +112,25 @@ def errors_of(seed: int, fault: float = 0.0, num_tokens: int = 1600) -> LogprobE
     truth = rng.uniform(-9, -1, num_tokens)
     engine, trainer = (truth + scale * rng.normal(size=num_tokens) for _ in range(2))
     return LogprobErrors.against(
-        truth, engine=engine + fault * scale * rng.normal(size=num_tokens), trainer=trainer
+        truth,
+        engine=engine + fault * scale * rng.normal(size=num_tokens),
+        trainer=trainer,
+        token_ids=rng.integers(0, 150, num_tokens),
+    )
+
+
+def errors_of_sure_policy(seed: int, fault: float = 0.0) -> LogprobErrors:
+    """A policy that is sure of itself writes few words, some of them often; a word errs alike everywhere."""
+    rng = np.random.default_rng(seed)
+    ids = (rng.random(620) ** 2 * 60).astype(np.int64)
+    side = np.clip(rng.normal(0.5, 0.15, 60), 0.02, 0.98)[ids]  # how often the engine is the worse one
+    truth, worse, better = rng.uniform(-9, -1, 620), 0.02, 0.01
+    is_engine = rng.random(620) < np.clip(side + fault, 0, 0.98)
+    return LogprobErrors.against(
+        truth,
+        engine=truth + np.where(is_engine, worse, better),
+        trainer=truth + np.where(is_engine, better, worse),
+        token_ids=ids,
     )
 
 
@@ -138,6 +156,28 @@ def test_an_engine_that_errs_by_more_than_rounding_is_found_at_once() -> None:
     assert monitor.judge_gaps(bfloat16_gaps(0), lambda share: errors_of(1)).fault is None
     verdict = monitor.judge_gaps(bfloat16_gaps(2, scale=1.5), lambda share: errors_of(3, fault=1.5))
     assert verdict.fault is not None and "farther from the float32 result than the trainer" in verdict.fault
+
+
+def test_words_that_round_together_do_not_stop_a_healthy_run_and_do_not_hide_a_fault() -> None:
+    monitor = ParityMonitor("bfloat16")
+    shares = []
+    for update in range(500):
+        errors = errors_of_sure_policy(update)
+        shares.append(errors.engine_farther)
+        assert monitor.judge_gaps(bfloat16_gaps(update), lambda share, errors=errors: errors).fault is None  # type: ignore[misc]
+    assert max(shares) > 0.6  # five standard errors of 620 tokens that err on their own
+    for seed in range(20):
+        faulty = errors_of_sure_policy(seed, fault=0.4)
+        verdict = ParityMonitor("bfloat16").judge_gaps(
+            bfloat16_gaps(seed),
+            lambda share, faulty=faulty: faulty,  # type: ignore[misc]
+        )
+        assert verdict.fault is not None
+
+
+def test_one_word_alone_cannot_tell_a_fault() -> None:
+    errors = LogprobErrors(np.full(300, 0.02), np.full(300, 0.01), np.zeros(300, np.int64))
+    assert errors.engine_farther == 1.0 and errors.engine_bias == 0.0
 
 
 def test_weights_that_round_more_are_no_fault() -> None:
@@ -187,12 +227,13 @@ def test_after_memory_was_too_small_the_truth_waits_ten_updates() -> None:
 
 def test_tokens_that_siblings_repeat_count_once_and_certain_ones_not_at_all() -> None:
     truth = np.array([-1.0, -1.0, -1.0, -2.0, -3.0])
+    ids = np.arange(5)
     errors = LogprobErrors.against(
-        truth, engine=truth + 0.2, trainer=truth + np.array([0.1, 0.1, 0.1, 0.3, 0.2])
+        truth, engine=truth + 0.2, trainer=truth + np.array([0.1, 0.1, 0.1, 0.3, 0.2]), token_ids=ids
     )
     assert errors.num_tokens == 3 and errors.engine_farther == pytest.approx(0.5)
-    assert LogprobErrors.against(truth, engine=truth, trainer=truth + 1e-5).num_tokens == 0
-    assert LogprobErrors.against(truth, engine=truth, trainer=truth).engine_farther == 0.5
+    assert LogprobErrors.against(truth, engine=truth, trainer=truth + 1e-5, token_ids=ids).num_tokens == 0
+    assert LogprobErrors.against(truth, engine=truth, trainer=truth, token_ids=ids).engine_farther == 0.5
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepwell.core.arrays import FloatArray
+from stepwell.core.arrays import FloatArray, IntArray
 
 TAIL_SHARE = 1e-3
 """Share of the worst tokens that typical figures leave out; at least one token."""
@@ -89,22 +89,29 @@ class LogprobErrors:
     other, and each side is the closer one for about half of the tokens. A faulty engine is farther off
     for more of them.
 
+    The same word rounds to the same side wherever it stands, as long as the weights stay: its tokens err
+    together. A policy that is sure of itself writes few words, so that the share of one update may lie far
+    from one half by rounding alone. The standard error therefore counts by distinct words, not by tokens.
+
     Invariant: one entry per distinct token in its context (siblings repeat each other's), and only if
     one of the two errors is larger than `LEAST_ERROR`.
     """
 
     engine: FloatArray
     trainer: FloatArray
+    token_ids: IntArray
 
     @classmethod
-    def against(cls, truth: FloatArray, *, engine: FloatArray, trainer: FloatArray) -> LogprobErrors:
+    def against(
+        cls, truth: FloatArray, *, engine: FloatArray, trainer: FloatArray, token_ids: IntArray
+    ) -> LogprobErrors:
         """Compare flat arrays, one logprob per token."""
         _, first = np.unique(truth, return_index=True)  # equal to the last bit: the same token and context
         engine, trainer = (
             np.abs(side[first].astype(np.float64) - truth[first]) for side in (engine, trainer)
         )
         matters = np.maximum(engine, trainer) > LEAST_ERROR
-        return cls(engine[matters], trainer[matters])
+        return cls(engine[matters], trainer[matters], token_ids[first][matters])
 
     @property
     def num_tokens(self) -> int:
@@ -113,15 +120,30 @@ class LogprobErrors:
     @property
     def engine_farther(self) -> float:
         """Share of tokens for which the engine is farther from the truth than the trainer; ties are half."""
+        return float(self._compare_sides().mean()) if self.num_tokens else 0.5
+
+    @property
+    def standard_error(self) -> float:
+        """Of `engine_farther`, where tokens of one id err together; infinite if there is one id only."""
         if not self.num_tokens:
-            return 0.5
-        ties = np.mean(self.engine == self.trainer)
-        return float(np.mean(self.engine > self.trainer) + 0.5 * ties)
+            return float("inf")
+        farther = self._compare_sides()
+        _, groups, counts = np.unique(self.token_ids, return_inverse=True, return_counts=True)
+        sums = np.bincount(groups, weights=farther - farther.mean())
+        num_ids = float(self.num_tokens**2 / (counts**2).sum())  # as many as if all were equally frequent
+        if num_ids <= 1.0:
+            return float("inf")
+        by_ids = float(np.sqrt((sums**2).sum() * num_ids / (num_ids - 1.0))) / self.num_tokens
+        return max(by_ids, float(0.5 / self.num_tokens**0.5))
 
     @property
     def engine_bias(self) -> float:
         """How far `engine_farther` is above one half, in standard errors."""
-        return (self.engine_farther - 0.5) * 2.0 * float(np.sqrt(self.num_tokens))
+        return (self.engine_farther - 0.5) / self.standard_error
+
+    def _compare_sides(self) -> FloatArray:
+        sides: FloatArray = (self.engine > self.trainer) + 0.5 * (self.engine == self.trainer)
+        return sides
 
 
 MeasureErrors = Callable[[float], LogprobErrors | None]

@@ -12,8 +12,9 @@ reports a fault beyond these limits:
     in 16 bits          the engine is farther from the truth than the trainer in too many tokens
 
 The truth is computed: the trainer scores some of the tokens again with the same weights in 32 bits.
-Rounding alone makes either side the worse one in about half of the tokens, whatever its size.
-A fault of the engine makes the engine the worse one more often, even if it is as small as rounding.
+Rounding alone makes either side the worse one in about half of the tokens, whatever its size. Tokens of one
+id round together, so chance is measured by ids (`core/logprob_gaps.py`). A fault of the engine makes the
+engine the worse one more often, even if it is as small as rounding.
 
     every update ─► a quarter of the tokens ─► suspicious? ─► all tokens ─► too often?       ─► fault
                                                    └► no ─► the last updates together: too often? ─► fault
@@ -26,7 +27,7 @@ Invariants
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -78,7 +79,7 @@ class ParityMonitor:
             raise InputError(f"tolerance must be positive, got {tolerance}")
         self.errors: LogprobErrors | None = None  # from the last time the truth was computed
         self._pause = 0  # updates until the truth is computed again
-        self._biases: deque[tuple[int, float]] = deque(maxlen=WINDOW)  # tokens, and those worse in the engine
+        self._biases: deque[_Bias] = deque(maxlen=WINDOW)
         self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
     def judge_gaps(self, gaps: LogprobGaps, measure_errors: MeasureErrors | None = None) -> ParityVerdict:
@@ -122,26 +123,47 @@ class ParityMonitor:
             self._pause = RETRY_AFTER
             return None
         self.errors = errors
-        self._biases.append((errors.num_tokens, errors.engine_farther * errors.num_tokens))
-        num_tokens, num_farther = (sum(column) for column in zip(*self._biases, strict=True))
-        fault = _describe_bias("this update", *self._biases[-1]) or _describe_bias(
-            f"the last {len(self._biases)} updates", int(num_tokens), num_farther
+        self._biases.append(_Bias.of(errors))
+        fault = self._biases[-1].describe_fault("this update") or _Bias.sum(self._biases).describe_fault(
+            f"the last {len(self._biases)} updates"
         )
         if fault is not None:
             self._biases.pop()
         return fault
 
 
-def _describe_bias(place: str, num_tokens: int, num_farther: float) -> str | None:
-    """A fault if the engine was the worse one in too many tokens."""
-    share = num_farther / max(1, num_tokens)
-    limit = max(MAX_ENGINE_FARTHER, 0.5 + 0.5 * MAX_BIAS / max(1, num_tokens) ** 0.5)
-    if share <= limit:
-        return None
-    return (
-        f"in {place}, the engine is farther from the float32 result than the trainer in {share:.2f} "
-        f"of {num_tokens} tokens (limit {limit:.2f}); this is not rounding"
-    )
+@dataclass(frozen=True, slots=True)
+class _Bias:
+    """Tokens, those of them in which the engine was the worse one, and the variance of that count."""
+
+    num_tokens: int
+    num_farther: float
+    variance: float
+
+    @classmethod
+    def of(cls, errors: LogprobErrors) -> _Bias:
+        count, error = errors.num_tokens, errors.standard_error
+        if not np.isfinite(error):  # no token, or one id only: it tells nothing
+            return cls(0, 0.0, 0.0)
+        return cls(count, errors.engine_farther * count, (error * count) ** 2)
+
+    @classmethod
+    def sum(cls, biases: Iterable[_Bias]) -> _Bias:
+        rows = [(bias.num_tokens, bias.num_farther, bias.variance) for bias in biases]
+        num_tokens, num_farther, variance = (sum(column) for column in zip(*rows, strict=True))
+        return cls(int(num_tokens), num_farther, variance)
+
+    def describe_fault(self, place: str) -> str | None:
+        """A fault if the engine was the worse one in too many tokens."""
+        count = max(1, self.num_tokens)
+        share = self.num_farther / count
+        limit = max(MAX_ENGINE_FARTHER, 0.5 + MAX_BIAS * self.variance**0.5 / count)
+        if share <= limit:
+            return None
+        return (
+            f"in {place}, the engine is farther from the float32 result than the trainer in {share:.2f} "
+            f"of {self.num_tokens} tokens (limit {limit:.2f}); this is not rounding"
+        )
 
 
 def check_parity(

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from stepwell.core import LogprobErrors, Step
-from stepwell.core.arrays import FloatArray
+from stepwell.core import LogprobErrors, Step, TokenAction
+from stepwell.core.arrays import FloatArray, IntArray
 from stepwell.training.policy import Policy
 
 MAX_TOKENS = 16_384
@@ -41,7 +41,15 @@ def measure_errors(
     except torch.OutOfMemoryError:
         return None
     engine = np.concatenate([step.behavior_logprobs for step in chosen])
-    return LogprobErrors.against(truth, engine=engine, trainer=_score_chunks(policy, chosen))
+    trainer = _score_chunks(policy, chosen)
+    token_ids = np.concatenate([_name_units(step) for step in chosen])
+    return LogprobErrors.against(truth, engine=engine, trainer=trainer, token_ids=token_ids)
+
+
+def _name_units(step: Step) -> IntArray:
+    """The ids of an action's tokens; the numbers of a robot's action by their place in it."""
+    action = step.action
+    return action.action_ids if isinstance(action, TokenAction) else np.arange(step.num_units, dtype=np.int32)
 
 
 def _choose_steps(steps: Sequence[Step], share: float, max_tokens: int) -> list[Step]:

@@ -74,6 +74,6 @@ def measure_times(batch: Batch, played: float, learnt: float, published: float) 
 
 def _measure_gpu_memory() -> dict[str, float]:
     """The most that this process's tensors have held on a GPU so far; `--dry-run` forecasts it."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return {}
     return {"memory/gpu_peak_gb": torch.cuda.max_memory_allocated() / 1e9}
