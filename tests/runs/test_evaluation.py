@@ -94,6 +94,15 @@ def test_held_out_tasks_are_the_same_for_every_seed_and_never_trained_on() -> No
     assert [t.id for t in held[:5]] == [t.id for t in one.held_out_tasks(5)]
 
 
+def test_an_environment_with_nothing_to_train_on_can_be_evaluated_in() -> None:
+    options = {"size": "tiny", "held_out": "templates", "templates": ["admin.start_coupon"], "max_turns": 1}
+    config = small_config(
+        "env.name=web", "policy.model=tiny-0.3m", "agent.guide=false", "engine.max_length=1024", folder=None
+    )
+    config = config.model_copy(update={"env": config.env.model_copy(update={"options": options})})
+    assert evaluate_run("tiny-0.3m", config, num_tasks=1).result.num_tasks == 1
+
+
 def test_two_evaluations_of_the_same_weights_are_equal_and_count_what_happened() -> None:
     components = small_components("recipe.name=grpo")
     tasks = components.held_out_tasks(5)

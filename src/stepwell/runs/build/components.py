@@ -113,9 +113,10 @@ class Components(RunResources):
         if self.has_env:
             self.check_first_observation()
 
-    def check_first_observation(self) -> Any:
-        """The first task's first observation; refused if the policy cannot use it."""
-        (task,) = self.tasks(Split.TRAIN, 1, self.config.seed)
+    def check_first_observation(self, task: Task | None = None) -> Any:
+        """The first observation of a task, by default one to train on; refused if unusable for the policy."""
+        if task is None:
+            (task,) = self.tasks(Split.TRAIN, 1, self.config.seed)
         for _ in range(self.config.train.max_env_retries + 1):
             (turn,) = self.envs.reset([task])
             if turn.error is None:

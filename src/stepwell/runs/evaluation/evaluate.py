@@ -92,8 +92,8 @@ def evaluate_run(
     set_numerics(config.num_threads)
     components = Components(config if folder is None else _use_own_pool(config), folder)
     try:
-        components.check_first_observation()
         tasks = components.held_out_tasks(num_tasks)
+        components.check_first_observation(tasks[0])  # there may be no task to train on
         began = time.perf_counter()
         result = evaluate(components, tasks, temperature=temperature, samples_per_task=samples, seed=seed)
         notes = _describe_agent_failures(result)
