@@ -1,8 +1,8 @@
 """FrozenLake through a chat API: an openai-client agent with the words of the native loop.
 
-    stepwell train demo --agent examples/frozenlake_agent.py:agent
+    stepwell train frozenlake-easy --agent examples/frozenlake_agent.py:agent
 
-World, prompts, seeds and rewards are those of `stepwell demo` (its preset), but every action comes
+World, prompts, seeds and rewards are those of the preset `frozenlake-easy`, but every action comes
 from a chat call and every prompt is made from messages. So its learning curve can be laid beside
 the native loop's: what differs is the way of the data, not the data.
 """

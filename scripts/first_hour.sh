@@ -116,7 +116,7 @@ step "own agent: train" stepwell train helper.toml name=helper "${tiny[@]}" "${f
 
 step "own reward: its file" stepwell init reward brevity
 part='rewards.parts=[{name="brevity", function="brevity.py:reward", weight=0.1}]'
-typed="stepwell train demo name=rewarded '$part'" step "own reward: train" stepwell train demo name=rewarded "$part" \
+typed="stepwell train frozenlake-easy name=rewarded '$part'" step "own reward: train" stepwell train frozenlake-easy name=rewarded "$part" \
   ${is_short:+"${tiny[@]}" "${few[@]}" warm_start.num_demos=128}
 typed="grep reward/brevity runs/rewarded/metrics.jsonl" step "own reward: it is in the figures" grep -q '"reward/brevity": -' runs/rewarded/metrics.jsonl
 

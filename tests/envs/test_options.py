@@ -69,6 +69,7 @@ def test_a_gymnasium_id_of_maniskill_imports_no_module() -> None:
     ("name", "content"),
     [
         ("frozenlake", {"board": ["_" * 65] * 65, "start": [0, 0], "goal": [1, 1]}),
+        ("courier", {"size": [65, 65]}),
         ("sokoban", {"room": ["#" * 65] * 65}),
         ("navigation", {"size": [1e6, 1e6], "step": 1e-3}),
     ],

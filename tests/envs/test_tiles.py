@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepwell.envs.courier.tiles import TILES as COURIER
 from stepwell.envs.frozenlake.tiles import TILES as LAKE
 from stepwell.envs.sokoban.tiles import TILES as SOKOBAN
 from stepwell.envs.tiles import TileSet, draw_board, draw_text
 
 
-@pytest.mark.parametrize("tile_set", [LAKE, SOKOBAN], ids=["frozenlake", "sokoban"])
+@pytest.mark.parametrize("tile_set", [LAKE, SOKOBAN, COURIER], ids=["frozenlake", "sokoban", "courier"])
 @pytest.mark.parametrize("size", [8, 32])
 def test_every_symbol_has_a_tile_of_its_own(tile_set: TileSet, size: int) -> None:
     tiles = {symbol: draw_board(tile_set, symbol, size).tobytes() for symbol, _ in tile_set}

@@ -271,7 +271,7 @@ SLOW = {"svg", "multihop_qa", "paper_search"}  # they build their data first
 def test_every_built_in_environment_plays_the_same_when_it_waits(name: str) -> None:
     kind = find_env_type(name)
     ways = [name, wait_in_thread(kind)]
-    if name in ("frozenlake", "sokoban", "navigation"):  # others call their own blocking functions
+    if name in ("courier", "frozenlake", "sokoban", "navigation"):  # others call their own blocking functions
         ways.append(wait_on_loop(kind))
     tasks = draw_tasks(name, {}, Split.TRAIN, 3, seed=0)
     batches = [EnvBatch(way, {}, 3) for way in ways]

@@ -14,7 +14,7 @@ from stepwell.rewards import compute_step_parts, match_state
 from stepwell.rewards.state_match import parse_relations
 
 
-@pytest.mark.parametrize("name", ["frozenlake", "sokoban"])
+@pytest.mark.parametrize("name", ["frozenlake", "sokoban", "courier"])
 def test_the_truth_scores_one_and_other_tasks_score_less(name: str) -> None:
     env = make_env(name, {})
     states = []
@@ -30,7 +30,7 @@ def test_the_truth_scores_one_and_other_tasks_score_less(name: str) -> None:
         assert all(score == pytest.approx(scores[b, a]) for (a, b), score in scores.items())
 
 
-@pytest.mark.parametrize("name", ["frozenlake", "sokoban"])
+@pytest.mark.parametrize("name", ["frozenlake", "sokoban", "courier"])
 def test_every_sentence_of_an_env_says_something(name: str) -> None:
     env = make_env(name, {})
     for seed in range(12):

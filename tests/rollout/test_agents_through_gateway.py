@@ -167,14 +167,14 @@ def test_the_lake_agent_plays_through_the_gateway_what_the_native_loop_plays(
         assert {t.status for t in rolled} == {Status.SUCCESS, Status.FAILURE}
 
 
-def test_the_lake_agent_has_the_demos_env_words_and_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lake_agent_has_its_presets_env_words_and_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     lake = example("frozenlake_agent", monkeypatch)
-    demo = load_config("demo")
-    assert demo.env.options == lake.LAKE and demo.agent == AgentConfig(guide=False)
+    preset = load_config("frozenlake-easy")
+    assert preset.env.options == lake.LAKE and preset.agent == AgentConfig(guide=False)
     assert (
-        demo.rewards.format == lake.FORMAT
-        and demo.recipe.reward_parts == ("task", "format")
-        and demo.sampling.max_tokens == 8
+        preset.rewards.format == lake.FORMAT
+        and preset.recipe.reward_parts == ("task", "format")
+        and preset.sampling.max_tokens == 8
     )
 
 

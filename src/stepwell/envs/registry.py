@@ -29,6 +29,7 @@ from stepwell.envs.base import Env
 from stepwell.envs.robots.base import RobotEnv
 
 LANGUAGE_ENVS: dict[str, str] = {
+    "courier": "stepwell.envs.courier.env:Courier",
     "frozenlake": "stepwell.envs.frozenlake.env:FrozenLake",
     "sokoban": "stepwell.envs.sokoban.env:Sokoban",
     "svg": "stepwell.envs.svg.env:Svg",

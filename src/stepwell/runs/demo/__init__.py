@@ -1,1 +1,1 @@
-"""The demo: an agent learns FrozenLake in about four minutes, beside imitation."""
+"""The demo: a courier learns to deliver parcels in about five minutes, beside imitation."""

@@ -1,0 +1,1 @@
+"""Courier: fetch a parcel and bring it to a door."""
