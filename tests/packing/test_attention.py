@@ -108,7 +108,7 @@ def attend_in_segments(
 
 
 @pytest.mark.parametrize("name", SCORINGS)
-@pytest.mark.parametrize("heads", [(4, 2), (3, 3), (6, 1)])
+@pytest.mark.parametrize("heads", [(4, 2), pytest.param((3, 3), marks=pytest.mark.slow), (6, 1)])
 def test_tiles_equal_dense_attention_and_its_gradients(name, heads, monkeypatch) -> None:
     monkeypatch.setattr(tiles, "TILE_SCORES", 4096)  # several tiles per block
     layout, how = layout_of(random_steps(1)), SCORINGS[name]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.variants import keep_quick
 from torch import Tensor
 
 from stepwell.core import InputError
@@ -76,7 +77,7 @@ def run_loss(
 
 
 @pytest.mark.parametrize("couples", ["steps", "pairs", "batch"])
-@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("batch", keep_quick(BATCHES, ("group", "mixture").__contains__))
 def test_every_budget_gives_the_gradient_of_the_whole_batch(batch, couples, open_policy, batches) -> None:
     policy, steps = open_policy("llama", dtype="float64", critic="shared"), batches[batch]
     units = {"steps": 1, "pairs": 2, "batch": len(steps)}[couples]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.variants import keep_quick
 
 from stepwell.core import ConfigError, InputError, Task
 from stepwell.rollout import AgentJob, AgentProcesses, AgentResult
@@ -189,7 +190,10 @@ def test_agents_that_raise_exit_or_return_nonsense_cost_one_agent_error_each(doi
     assert doing.pids == before  # no process died of it
 
 
-@pytest.mark.parametrize("how", DEADLY)
+QUICK = ("hard_exit", "segfault", "close_everything", "spin")  # an end, a signal, a lost pipe, a time limit
+
+
+@pytest.mark.parametrize("how", keep_quick(DEADLY, QUICK.__contains__))
 def test_an_agent_that_takes_its_process_down_costs_one_agent_error_and_no_other_episode(
     doing: AgentProcesses, how: str
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.variants import keep_quick
 
 from stepwell.agents import Agent
 from stepwell.config.engine import EngineConfig
@@ -206,7 +207,10 @@ def test_the_tool_agent_is_short() -> None:
     assert len([line for line in body if line.strip()]) <= 30
 
 
-@pytest.mark.parametrize("function", ["with_openai", "with_anthropic", "plain_openai", "as_it_is"])
+CLIENTS = ("with_openai", "with_anthropic", "plain_openai", "as_it_is")
+
+
+@pytest.mark.parametrize("function", keep_quick(CLIENTS, CLIENTS[:2].__contains__))
 def test_an_agent_of_either_client_leaves_one_exact_step_per_call(
     function: str, tokenizer: Any, gateway: tuple[str, Pool]
 ) -> None:

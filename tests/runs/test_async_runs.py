@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.runs.small import notes, small_config, timeless
 from tests.runs.test_robots import config as robot_config
+from tests.variants import keep_quick
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Status
@@ -53,7 +54,10 @@ def stored(folder: Path) -> list:  # type: ignore[type-arg]
         return list(pool.find(Filter(channel="train")))
 
 
-@pytest.mark.parametrize("mode", ["sync", "rollout_async", "train_async", "stream"])
+MODES = ("sync", "rollout_async", "train_async", "stream")
+
+
+@pytest.mark.parametrize("mode", keep_quick(MODES, ("sync", "stream").__contains__))
 def test_every_mode_plays_as_many_episodes_in_whole_groups_within_the_bound(
     mode: str, tmp_path: Path
 ) -> None:

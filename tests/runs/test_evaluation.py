@@ -129,7 +129,9 @@ def test_an_env_that_fails_under_evaluation_is_no_result() -> None:
         evaluate(components, components.held_out_tasks(4), temperature=0.0)
 
 
-@pytest.mark.parametrize("extra", [(), ("policy.critic=own",), ("policy.lora={rank=2}",)])
+@pytest.mark.parametrize(
+    "extra", [(), ("policy.lora={rank=2}",), pytest.param(("policy.critic=own",), marks=pytest.mark.slow)]
+)
 def test_a_run_is_evaluated_by_its_best_checkpoint_with_the_runs_own_figures(
     tmp_path: Path, extra: tuple[str, ...]
 ) -> None:

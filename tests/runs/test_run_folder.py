@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs.small import notes, played, small_config, timeless
+from tests.variants import keep_quick
 
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError
@@ -157,7 +158,10 @@ def test_no_updates_is_an_evaluation(tmp_path: Path) -> None:
     assert summary is not None and summary.success_after == summary.success_before
 
 
-@pytest.mark.parametrize(("tasks", "size", "minibatches"), [(1, 1, 1), (3, 5, 2), (7, 1, 4), (5, 3, 15)])
+SHAPES = ((1, 1, 1), (3, 5, 2), (7, 1, 4), (5, 3, 15))
+
+
+@pytest.mark.parametrize(("tasks", "size", "minibatches"), keep_quick(SHAPES, SHAPES[:2].__contains__))
 def test_any_batch_and_group_size_trains(tmp_path: Path, tasks: int, size: int, minibatches: int) -> None:
     shape = (
         f"train.tasks_per_update={tasks}",

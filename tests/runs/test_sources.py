@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.runs.small import notes, played, small_components, small_config, timeless
 from tests.runs.test_resume import cut_back, same
+from tests.variants import keep_quick
 
 from stepwell.core import ConfigError, InfraError, Outcome, Trajectory
 from stepwell.packing import pack
@@ -125,7 +126,9 @@ def mean_logprob(model: Path, trajectories: list[Trajectory]) -> float:
     return sum(float(row.sum()) for row in rows) / sum(step.num_units for step in steps)
 
 
-@pytest.mark.parametrize("recipe", ["sft", "filtered-bc", "awr", "webrl"])
+@pytest.mark.parametrize(
+    "recipe", keep_quick(["sft", "filtered-bc", "awr", "webrl"], ("sft", "webrl").__contains__)
+)
 def test_a_stored_pool_is_learnt_from_without_playing(
     recipe: str, demos: Path, tmp_path: Path, updates_played: list[int]
 ) -> None:

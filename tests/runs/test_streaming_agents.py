@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.runs.small import small_config, timeless
+from tests.variants import keep_quick
 
 from stepwell.core import AgentError, Status, Trajectory
 from stepwell.monitors import LogEntry
@@ -55,7 +56,10 @@ def load(folder: Path) -> list[Trajectory]:
         return [pool.get(entry.id).trajectory for entry in pool.find(Filter(channel="train"))]
 
 
-@pytest.mark.parametrize("mode", ["sync", "rollout_async", "train_async", "stream"])
+MODES = ("sync", "rollout_async", "train_async", "stream")
+
+
+@pytest.mark.parametrize("mode", keep_quick(MODES, ("sync", "stream").__contains__))
 def test_every_mode_trains_an_own_agent_on_whole_groups_and_each_episode_once(
     mode: str, tmp_path: Path
 ) -> None:

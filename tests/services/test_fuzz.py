@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from tests.properties import examples
 from tests.services.dialects.test_requests import JSON_VALUES, WHOLE, spoil_value
+from tests.variants import keep_quick
 
 from stepwell.config.engine import EngineConfig
 from stepwell.config.gateway import GatewayConfig
@@ -121,7 +122,7 @@ def test_every_valid_body_is_served(served: Served) -> None:
         assert reply.status_code == 200, reply.text
 
 
-@pytest.mark.parametrize("top_p", [5e-324, 1e-300, 1e-38, 0.5])
+@pytest.mark.parametrize("top_p", keep_quick([5e-324, 1e-300, 1e-38, 0.5], (5e-324, 0.5).__contains__))
 @pytest.mark.parametrize("temperature", [5e-324, 0.01, 2])
 def test_extreme_options_are_served(served: Served, top_p: float, temperature: float) -> None:
     options = {"top_p": top_p, "temperature": temperature, "seed": -(2**63), "max_tokens": 2**31 - 1}
