@@ -1,7 +1,7 @@
-"""What else the demo's time could buy: baselines of the demo, each with the same seconds of processor.
+"""What else the time of a run could buy: other ways to learn, each with the same seconds of processor.
 
 python benchmarks/demo_baselines.py                              three seeds, one after the other
-python benchmarks/demo_baselines.py --preset frozenlake --cpu-s 200 --seeds 0
+python benchmarks/demo_baselines.py --preset demo --cpu-s 300 --seeds 0
 
 arm                       from                     learns from
 reinforcement             the warm start           its own episodes, by the preset's recipe
@@ -161,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--preset", default="demo")
+    parser.add_argument("--preset", default="frozenlake-easy")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--cpu-s", type=float, default=300.0, help="seconds of processor for each arm")

@@ -1,4 +1,4 @@
-"""Where an update of the demo spends its time, and what grouping small pieces of attention gained.
+"""Where an update of `frozenlake-easy` spends its time, and what grouping pieces of attention gained.
 
     python benchmarks/demo_profile.py            a minute on one core
 
@@ -41,8 +41,8 @@ KINDS = {
 
 
 def prepared(num_demos: int) -> tuple[Components, list[Job]]:
-    """The demo's parts after a short warm start, and the jobs of one update."""
-    config = load_config("demo")
+    """The preset's parts after a short warm start, and the jobs of one update."""
+    config = load_config("frozenlake-easy")
     components = Components(config)
     shown = components.demonstrations(num_demos, config.warm_start.noise, 0)
     for _ in imitate(components.policy, shown, config.warm_start.model_copy(update={"epochs": 1}), 0):

@@ -40,7 +40,7 @@ Curve = list[tuple[float, float]]
 def draw_all() -> dict[str, str]:
     """Every image by its file name."""
     return {
-        "demo.svg": draw_demo(),
+        "frozenlake_easy.svg": draw_seeds("frozenlake_easy_seeds", "frozenlake-easy: held-out success"),
         "before_after.svg": draw_before_after(read_recorded("text_agent")),
         "seeing_agent.svg": draw_study(
             "vagen", "frozenlake", {"no-think": "no words", "vagen-full": "VAGEN-Full"}
@@ -60,13 +60,13 @@ def draw_all() -> dict[str, str]:
     }
 
 
-def draw_demo() -> str:
-    """The demo's three seeds, with its baselines."""
-    runs = json.loads((RESULTS / "demo_seeds.json").read_text())
+def draw_seeds(name: str, title: str) -> str:
+    """Three seeds of one preset, with their baselines."""
+    runs = json.loads((RESULTS / f"{name}.json").read_text())
     curves = [[(point["env_steps"], point["success"]) for point in run["curve"]] for run in runs]
     names = ("SFT, same wall time", "random play")
     levels = [ReferenceLine(name, mean(run["baselines"][name] for run in runs)) for name in names]
-    return draw_curves({"mean of three seeds": curves}, "the demo: held-out success", levels)
+    return draw_curves({"mean of three seeds": curves}, title, levels)
 
 
 def draw_study(folder: str, env: str, names: dict[str, str]) -> str:
