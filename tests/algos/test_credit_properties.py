@@ -2,242 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.algos.credit_batches import (
+    ALL,
+    ALONE,
+    GROUPED,
+    Trajectory,
+    assert_nested,
+    batches,
+    number,
+    recursion,
+    timeline_of,
+    trajectories,
+)
 from tests.properties import examples
 
 from stepwell.algos import CreditResult, Timeline, credit
-
-Nested = list[list[list[float]]]
-
-ALL = {
-    "token_gae": {"gamma": 0.9, "lam": 0.8},
-    "step_gae": {"gamma": 0.9, "lam": 0.8},
-    "turn_gae": {"gamma": 0.9, "lam": 0.8},
-    "bilevel_gae": {"gamma_turn": 0.9, "lam_turn": 0.8, "gamma_token": 0.7, "lam_token": 0.6},
-    "grpo": {},
-    "rloo": {},
-    "reinforce_pp": {"gamma": 0.9},
-    "gigpo": {},
-    "webrl_advantage": {},
-    "digirl_advantage": {"horizon": 8, "keep_top": 0.5},
-    "mc_advantage": {},
-}
-# Credit of a trajectory that depends on that trajectory alone.
-ALONE = ["token_gae", "step_gae", "turn_gae", "bilevel_gae", "webrl_advantage", "mc_advantage"]
-# ... on its group alone.
-GROUPED = ["grpo", "rloo", "gigpo"]
-
-
-@dataclass
-class Trajectory:
-    rewards: list[float]
-    token_values: list[list[float]]
-    end_values: list[float]
-    token_rewards: list[list[float]]
-    bootstrap: float
-    group: int
-    anchors: list[int]
-    instruction_value: float
-
-
-number = st.floats(-2, 2, allow_nan=False, width=32)
-
-
-@st.composite
-def trajectories(draw: st.DrawFn) -> Trajectory:
-    lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-
-    def per_step() -> list[float]:
-        return draw(st.lists(number, min_size=len(lengths), max_size=len(lengths)))
-
-    def per_token() -> list[list[float]]:
-        return [draw(st.lists(number, min_size=n, max_size=n)) for n in lengths]
-
-    return Trajectory(
-        per_step(),
-        per_token(),
-        per_step(),
-        per_token(),
-        draw(number),
-        draw(st.integers(0, 2)),
-        draw(st.lists(st.integers(0, 2), min_size=len(lengths), max_size=len(lengths))),
-        draw(number),
-    )
-
-
-batches = st.lists(trajectories(), min_size=1, max_size=4)
-
-
-def timeline_of(batch: list[Trajectory], dtype: torch.dtype = torch.float64) -> Timeline:
-    return Timeline.from_lists(
-        rewards=[x.rewards for x in batch],
-        token_values=[x.token_values for x in batch],
-        end_values=[x.end_values for x in batch],
-        token_rewards=[x.token_rewards for x in batch],
-        bootstrap=[x.bootstrap for x in batch],
-        groups=[x.group for x in batch],
-        anchors=[x.anchors for x in batch],
-        instruction_values=[x.instruction_value for x in batch],
-        dtype=dtype,
-    )
-
-
-def assert_nested(result: CreditResult, expected: Nested) -> None:
-    for got, want in zip(result.to_lists(), expected, strict=True):
-        for got_step, want_step in zip(got, want, strict=True):
-            assert got_step == pytest.approx(want_step, abs=1e-9)
-
-
-def repeat(values: list[float], x: Trajectory) -> list[list[float]]:
-    return [[value] * len(action) for value, action in zip(values, x.token_values, strict=True)]
-
-
-def recursion(
-    rewards: list[float], values: list[float], final: float, gamma: float, lam: float
-) -> list[float]:
-    """GAE as every textbook writes it."""
-    advantages, advantage, next_value = [], 0.0, final
-    for reward, value in zip(reversed(rewards), reversed(values), strict=True):
-        advantage = reward + gamma * next_value - value + gamma * lam * advantage
-        advantages.append(advantage)
-        next_value = value
-    return advantages[::-1]
-
-
-def fold(flat: list[float], x: Trajectory) -> list[list[float]]:
-    remaining = iter(flat)
-    return [[next(remaining) for _ in action] for action in x.token_values]
-
-
-# One trajectory equals the textbook recursion
-
-
-@pytest.mark.parametrize("reward_at", ["trajectory_end", "step_end"])
-@given(batch=batches)
-def test_token_gae_equals_the_textbook_recursion(reward_at: str, batch: list[Trajectory]) -> None:
-    expected = []
-    for x in batch:
-        rewards = [k for action in x.token_rewards for k in action]
-        ends = [sum(len(action) for action in x.token_values[: t + 1]) - 1 for t in range(len(x.rewards))]
-        for end, reward in zip(ends, x.rewards, strict=True):
-            rewards[end if reward_at == "step_end" else -1] += reward
-        values = [v for action in x.token_values for v in action]
-        expected.append(fold(recursion(rewards, values, x.bootstrap, 0.9, 0.8), x))
-    result = credit.token_gae(timeline_of(batch), gamma=0.9, lam=0.8, reward_at=reward_at)  # type: ignore[arg-type]
-    assert_nested(result, expected)
-
-
-@given(batches)
-def test_step_gae_equals_the_textbook_recursion(batch: list[Trajectory]) -> None:
-    expected = []
-    for x in batch:
-        rewards = [r + sum(k) for r, k in zip(x.rewards, x.token_rewards, strict=True)]
-        values = [action[0] for action in x.token_values]
-        expected.append(repeat(recursion(rewards, values, x.bootstrap, 0.9, 0.8), x))
-    assert_nested(credit.step_gae(timeline_of(batch), gamma=0.9, lam=0.8), expected)
-
-
-@given(batches)
-def test_turn_gae_equals_the_textbook_recursion(batch: list[Trajectory]) -> None:
-    firsts = [[action[0] for action in x.token_values] for x in batch]
-    both = {"state": firsts, "end": [x.end_values for x in batch]}
-    for site, values in both.items():
-        turns = [recursion(x.rewards, v, x.bootstrap, 0.9, 0.8) for x, v in zip(batch, values, strict=True)]
-        expected = [repeat(advantages, x) for advantages, x in zip(turns, batch, strict=True)]
-        found = credit.turn_gae(timeline_of(batch), gamma=0.9, lam=0.8, site=site)  # type: ignore[arg-type]
-        assert_nested(found, expected)
-
-
-@pytest.mark.parametrize("final", ["td_plus_turn", "turn"])
-@given(batch=batches)
-def test_bilevel_gae_equals_the_published_algorithm(final: str, batch: list[Trajectory]) -> None:
-    expected = []
-    for x in batch:
-        turns = recursion(x.rewards, x.end_values, x.bootstrap, 0.9, 0.8)
-        trajectory = []
-        for t, turn in enumerate(turns):
-            values, end, penalties = x.token_values[t], x.end_values[t], x.token_rewards[t]
-            last = penalties[-1] + 0.7 * end - values[-1] + turn if final == "td_plus_turn" else turn
-            advantages = [last]
-            for i in range(len(values) - 2, -1, -1):
-                delta = penalties[i] + 0.7 * values[i + 1] - values[i]
-                advantages.append(delta + 0.7 * 0.6 * advantages[-1])
-            trajectory.append(advantages[::-1])
-        expected.append(trajectory)
-    kwargs = ALL["bilevel_gae"] | {"final": final}
-    assert_nested(credit.bilevel_gae(timeline_of(batch), **kwargs), expected)  # type: ignore[arg-type]
-
-
-@given(batches)
-def test_group_credit_equals_plain_group_statistics(batch: list[Trajectory]) -> None:
-    returns = [math.fsum(x.rewards) for x in batch]
-    grpo, rloo = [], []
-    for x, own in zip(batch, returns, strict=True):
-        group = [r for y, r in zip(batch, returns, strict=True) if y.group == x.group]
-        mean = sum(group) / len(group)
-        std = math.sqrt(sum((r - mean) ** 2 for r in group) / max(1, len(group) - 1))
-        grpo.append(repeat([(own - mean) / (std + 1e-6)] * len(x.rewards), x))
-        others = (sum(group) - own) / (len(group) - 1) if len(group) > 1 else own
-        rloo.append(repeat([own - others] * len(x.rewards), x))
-    assert_nested(credit.rloo(timeline_of(batch)), rloo)
-    if max(map(abs, returns)) == 0.0 or min_spread(returns) > 1e-6:  # else rounding decides (R − mean)/eps
-        assert_nested(credit.grpo(timeline_of(batch)), grpo)
-
-
-def min_spread(returns: list[float]) -> float:
-    gaps = [abs(a - b) for i, a in enumerate(returns) for b in returns[:i] if a != b]
-    return min(gaps, default=1.0)
-
-
-@given(batches)
-def test_gigpo_equals_plain_cell_statistics(batch: list[Trajectory]) -> None:
-    step_returns = [recursion(x.rewards, [0.0] * len(x.rewards), 0.0, 0.95, 1.0) for x in batch]
-    flat = [
-        (x.group, anchor, value)
-        for x, values in zip(batch, step_returns, strict=True)
-        for anchor, value in zip(x.anchors, values, strict=True)
-    ]
-    expected = []
-    for x, values in zip(batch, step_returns, strict=True):
-        siblings = [math.fsum(y.rewards) for y in batch if y.group == x.group]
-        episode = math.fsum(x.rewards) - sum(siblings) / len(siblings)
-        steps = []
-        for anchor, value in zip(x.anchors, values, strict=True):
-            cell = [v for group, key, v in flat if group == x.group and key == anchor]
-            steps.append(episode + 0.5 * (value - sum(cell) / len(cell)))
-        expected.append(repeat(steps, x))
-    assert_nested(credit.gigpo(timeline_of(batch), omega=0.5, normalize_std=False), expected)
-
-
-@given(batches)
-def test_outcome_credit_equals_its_formula_step_by_step(batch: list[Trajectory]) -> None:
-    webrl, digirl, mc = [], [], []
-    for x in batch:
-        values = [action[0] for action in x.token_values]
-        last, outcome = len(values) - 1, x.rewards[-1]
-        rows: list[list[float]] = [[], [], []]
-        for t, (reward, value) in enumerate(zip(x.rewards, values, strict=True)):
-            final = 0.9 ** (last - t) * outcome
-            after = values[t + 1] if t < last else 0.0
-            rows[0].append(0.5 * (reward + 0.9 * after - value) + 0.5 * (final - value))
-            after = values[t + 1] if t < last else x.bootstrap
-            weight = 0.5 ** (last - t)
-            rows[1].append(weight * outcome + (1 - weight) * (after + reward - value))
-            rows[2].append(final - value)
-        for table, row in zip((webrl, digirl, mc), rows, strict=True):
-            table.append(repeat(row, x))
-    timeline = timeline_of(batch)
-    assert_nested(credit.webrl_advantage(timeline), webrl)
-    assert_nested(credit.digirl_advantage(timeline), digirl)
-    assert_nested(credit.mc_advantage(timeline), mc)
-
 
 # Permuting and mixing batches
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from tests.view.hostile import EVIL, NAME, write_hostile_run
+from tests.view.hostile import EVIL, NAME
+from tests.view.made_runs import TOKEN, write_run
 
 from stepwell.cli.main import main
 from stepwell.core import (
@@ -24,91 +24,16 @@ from stepwell.core import (
     Status,
     Step,
     Task,
-    TokenAction,
-    TokenState,
     Trajectory,
 )
 from stepwell.core.errors import InputError
 from stepwell.core.statistics import PairedDifference
-from stepwell.monitors import JsonlMonitor, LogEntry, RunInfo
 from stepwell.pool import open_pool
-from stepwell.pool.credit_records import TRAINED, CreditRecord
-from stepwell.pool.credit_store import CreditStore
-from stepwell.rendering.token_text import TokenReader, map_byte_letters
 from stepwell.studies.results import Figure, Row
-from stepwell.view.access import HEADER
 from stepwell.view.app import ViewApp
-from stepwell.view.comparison import Track, align_tracks, thin_track
-from stepwell.view.run_files import MetricTail, ViewedRun
-from stepwell.view.run_finder import RunShelf
 from stepwell.view.templates import show_controls
-from stepwell.view.terminal import draw_sparkline
 from stepwell.view.text_index import TextIndex
 from stepwell.view.trajectory_list import find_rows
-from stepwell.view.tree_chart import build_batch_tree
-
-TOKEN = "secret"
-
-
-def make_episode(number: int, *, group: str = "", status: Status = Status.SUCCESS) -> Trajectory:
-    prompt = np.array([1, 2, 3, number], np.int32)
-    step = Step(
-        TokenState(prompt),
-        TokenAction(np.array([7, 8], np.int32), f"say {number}"),
-        np.full(2, -0.5, np.float32),
-    )
-    step.assign_reward({"task": float(number)})
-    task = Task("lake", {"n": number % 3}, instruction=f"walk {number}")
-    return Trajectory(task, [step], status, group=group, id=f"traj-{number:03d}")
-
-
-def write_run(folder: Path, name: str = "one", num_episodes: int = 120, seed: int = 0) -> Path:
-    run = folder / name
-    run.mkdir(parents=True)
-    (run / "config.toml").write_text(
-        f'seed = {seed}\n[env]\nname = "lake"\n[recipe]\nname = "steppo"\n[train]\nnum_updates = 5\n'
-    )
-    monitor = JsonlMonitor()
-    monitor.start(RunInfo(run, name=name, env="lake", recipe="steppo", seed=seed, num_updates=5))
-    for update in range(5):
-        values = {"success": 0.1 * update, "low": 0.0, "high": 1.0}
-        monitor.record(LogEntry("eval", update, update, 10 * update, values))
-        more = {"reward": 0.2 * update, "entropy": 1.0, "tokens": 100.0, "tokens_per_s": 50.0 + seed}
-        monitor.record(LogEntry("update", update + 1, update + 0.5, 10 * update + 10, more))
-    monitor.close()
-    if num_episodes:
-        (run / "pool").mkdir()
-        with open_pool(run / "pool") as pool:
-            status = (Status.SUCCESS, Status.FAILURE)
-            pool.add(
-                [make_episode(i, group=f"g{i // 4}", status=status[i % 2]) for i in range(num_episodes)],
-                group_sizes=4,
-            )
-    return run
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("made")
-    write_run(made)
-    write_run(made, "lake-seed1", 0, seed=1)
-    write_hostile_run(made)
-    with CreditStore(made / "one", 1.0) as store:
-        lengths, versions = np.array([2], np.int32), np.array([[3, 4]], np.int32)
-        floats = np.array([0.5, -2.0], np.float32)
-        flags = np.array([TRAINED, TRAINED | 1], np.uint8)
-        record = CreditRecord("traj-118", 9, lengths, versions, flags, floats, floats[:1], floats, floats**2)
-        store.write(9, [record])
-    return made
-
-
-@pytest.fixture(scope="module")
-def client(folder: Path) -> Iterator[TestClient]:
-    view = ViewApp([str(folder)], token=TOKEN)
-    with TestClient(view.app, base_url="http://127.0.0.1") as opened:
-        opened.headers[HEADER] = TOKEN
-        yield opened
-    view.close()
 
 
 def read(client: TestClient, path: str, **query: Any) -> str:
@@ -353,76 +278,3 @@ def test_a_text_index_keeps_no_more_than_it_may(folder: Path) -> None:
 def test_wrong_filters_are_named(folder: Path, query: dict[str, str]) -> None:
     with open_pool(folder / "one" / "pool") as pool, pytest.raises(InputError):
         find_rows(pool, query)
-
-
-# --- reading ---------------------------------------------------------------------------------
-
-
-def test_metrics_are_read_as_they_grow_and_again_after_a_rewind(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    line = b'{"kind": "update", "update": %d, "time_s": 1, "env_steps": 2, "reward": 0.5}\n'
-    tail = MetricTail(path)
-    assert tail.read_new() == []
-    path.write_bytes(line % 1 + line % 2 + b'{"kind": "upd')
-    assert [entry.update for entry in tail.read_new()] == [1, 2]
-    path.write_bytes(line % 1 + line % 2 + line % 3)
-    assert [entry.update for entry in tail.read_new()] == [1, 2, 3]
-    path.write_bytes(line % 7)
-    assert [entry.update for entry in tail.read_new()] == [7]
-
-
-def test_the_stamp_changes_with_the_run(client: TestClient, folder: Path) -> None:
-    before = client.get("/stamp", params={"run": "lake-seed1"}).json()
-    assert client.get("/stamp", params={"run": "lake-seed1"}).json() == before
-    (folder / "lake-seed1" / "timeline.json").write_text('{"seconds": 1, "rows": []}')
-    assert client.get("/stamp", params={"run": "lake-seed1"}).json() != before
-
-
-def test_a_view_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no run and no pool"):
-        RunShelf([str(tmp_path)])
-
-
-def test_a_pool_alone_is_shown(folder: Path) -> None:
-    shelf = RunShelf([str(folder / "one" / "pool")])
-    assert [run.is_pool_only for run in shelf.runs.values()] == [True]
-
-
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=3000))
-def test_thinning_keeps_the_extremes(values: list[float]) -> None:
-    thin = thin_track(Track("t", np.arange(len(values), dtype=float), np.array(values)), num_buckets=20)
-    assert min(thin.y) == min(values) and max(thin.y) == max(values)
-    assert len(thin.x) <= max(40, len(values) if len(values) <= 40 else 40)
-
-
-def test_seeds_of_different_lengths_share_the_part_that_all_have() -> None:
-    one = Track("a", np.arange(10.0), np.arange(10.0))
-    other = Track("b", np.arange(0.0, 6.0), 2 * np.arange(0.0, 6.0))
-    x, rows = align_tracks([one, other])
-    assert x[0] == 0 and x[-1] == 5 and rows[:, -1].tolist() == [5.0, 10.0]
-
-
-@given(st.text())
-def test_texts_of_tokens_are_the_whole_text(text: str) -> None:
-    letters = {byte: letter for letter, byte in map_byte_letters().items()}
-    reader = TokenReader(letters, {})
-    assert (
-        "".join(reader.split_text(list(text.encode("utf-8", "replace"))))
-        == text.encode("utf-8", "replace").decode()
-    )
-
-
-def test_the_tree_counts_what_is_shared() -> None:
-    tree = build_batch_tree([make_episode(1), make_episode(1), make_episode(2)])
-    assert tree is not None and (tree.num_without, tree.num_tokens) == (18, 9)
-    assert sum((b.stop - b.start) * b.num_sequences for b in tree.blocks) == 18
-    assert sum(b.stop - b.start for b in tree.blocks) == 9
-
-
-def test_sparklines_have_the_extremes() -> None:
-    assert draw_sparkline([0.0, 1.0], width=2) == "▁█"
-    assert draw_sparkline([float("nan")]) == ""
-
-
-def test_a_finished_run_has_its_ending_as_state(folder: Path) -> None:
-    assert ViewedRun("one", folder / "one").state == "unfinished"

@@ -1,0 +1,92 @@
+"""What the view reads: metrics as they grow, runs, pools, and the numbers of its charts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+from tests.view.made_runs import make_episode
+
+from stepwell.core.errors import InputError
+from stepwell.rendering.token_text import TokenReader, map_byte_letters
+from stepwell.view.comparison import Track, align_tracks, thin_track
+from stepwell.view.run_files import MetricTail, ViewedRun
+from stepwell.view.run_finder import RunShelf
+from stepwell.view.terminal import draw_sparkline
+from stepwell.view.tree_chart import build_batch_tree
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def test_metrics_are_read_as_they_grow_and_again_after_a_rewind(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    line = b'{"kind": "update", "update": %d, "time_s": 1, "env_steps": 2, "reward": 0.5}\n'
+    tail = MetricTail(path)
+    assert tail.read_new() == []
+    path.write_bytes(line % 1 + line % 2 + b'{"kind": "upd')
+    assert [entry.update for entry in tail.read_new()] == [1, 2]
+    path.write_bytes(line % 1 + line % 2 + line % 3)
+    assert [entry.update for entry in tail.read_new()] == [1, 2, 3]
+    path.write_bytes(line % 7)
+    assert [entry.update for entry in tail.read_new()] == [7]
+
+
+def test_the_stamp_changes_with_the_run(client: TestClient, folder: Path) -> None:
+    before = client.get("/stamp", params={"run": "lake-seed1"}).json()
+    assert client.get("/stamp", params={"run": "lake-seed1"}).json() == before
+    (folder / "lake-seed1" / "timeline.json").write_text('{"seconds": 1, "rows": []}')
+    assert client.get("/stamp", params={"run": "lake-seed1"}).json() != before
+
+
+def test_a_view_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no run and no pool"):
+        RunShelf([str(tmp_path)])
+
+
+def test_a_pool_alone_is_shown(folder: Path) -> None:
+    shelf = RunShelf([str(folder / "one" / "pool")])
+    assert [run.is_pool_only for run in shelf.runs.values()] == [True]
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=3000))
+def test_thinning_keeps_the_extremes(values: list[float]) -> None:
+    thin = thin_track(Track("t", np.arange(len(values), dtype=float), np.array(values)), num_buckets=20)
+    assert min(thin.y) == min(values) and max(thin.y) == max(values)
+    assert len(thin.x) <= max(40, len(values) if len(values) <= 40 else 40)
+
+
+def test_seeds_of_different_lengths_share_the_part_that_all_have() -> None:
+    one = Track("a", np.arange(10.0), np.arange(10.0))
+    other = Track("b", np.arange(0.0, 6.0), 2 * np.arange(0.0, 6.0))
+    x, rows = align_tracks([one, other])
+    assert x[0] == 0 and x[-1] == 5 and rows[:, -1].tolist() == [5.0, 10.0]
+
+
+@given(st.text())
+def test_texts_of_tokens_are_the_whole_text(text: str) -> None:
+    letters = {byte: letter for letter, byte in map_byte_letters().items()}
+    reader = TokenReader(letters, {})
+    assert (
+        "".join(reader.split_text(list(text.encode("utf-8", "replace"))))
+        == text.encode("utf-8", "replace").decode()
+    )
+
+
+def test_the_tree_counts_what_is_shared() -> None:
+    tree = build_batch_tree([make_episode(1), make_episode(1), make_episode(2)])
+    assert tree is not None and (tree.num_without, tree.num_tokens) == (18, 9)
+    assert sum((b.stop - b.start) * b.num_sequences for b in tree.blocks) == 18
+    assert sum(b.stop - b.start for b in tree.blocks) == 9
+
+
+def test_sparklines_have_the_extremes() -> None:
+    assert draw_sparkline([0.0, 1.0], width=2) == "▁█"
+    assert draw_sparkline([float("nan")]) == ""
+
+
+def test_a_finished_run_has_its_ending_as_state(folder: Path) -> None:
+    assert ViewedRun("one", folder / "one").state == "unfinished"
