@@ -138,7 +138,7 @@ step "load the exported model with transformers" python load.py
 serve() {
   stepwell serve gateway --model exported --port 0 > serve.log 2>&1 &
   server=$!
-  for _ in $(seq 600); do
+  for _ in $(seq 1500); do
     address=$(grep -o 'http://127.0.0.1:[0-9]*' serve.log | head -n 1) && return
     kill -0 "$server" 2>/dev/null || { cat serve.log; return 1; }
     sleep 0.2
