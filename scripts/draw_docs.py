@@ -22,26 +22,33 @@ from typing import Any
 
 import numpy as np
 
+from stepwell.config.loading import load_config
+from stepwell.core import Split, StateForm
+from stepwell.envs import draw_tasks, make_env
 from stepwell.monitors.charts import ReferenceLine, Series, draw_line_chart
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.replays import Replay, load_replays
 from stepwell.monitors.summary import read_summary
 from stepwell.monitors.svg import escape_text, make_element, make_svg, make_text
+from stepwell.runs.build.components import HELD_OUT_SEED
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 IMAGES = ROOT / "docs" / "images"
 WIDTH, HEIGHT, MARGIN = 640, 260, 14
 CELL, TURN_S, HOLD_S = 44, 0.9, 2.0
-TILES = {"O": "#33527a", "X": "#33527a", "G": "#f2c14e", "*": "#f2c14e"}
+TILES = {"O": "#33527a", "X": "#33527a"} | dict.fromkeys("G*DS", "#f2c14e")
+PLAYERS, PARCELS = "PX*QHS", {"B": 0.3, "Q": 0.3, "H": 0.16}  # half the side of a parcel, in cells
 Curve = list[tuple[float, float]]
 
 
 def draw_all() -> dict[str, str]:
     """Every image by its file name."""
     return {
+        "demo.svg": draw_seeds("demo_seeds", "the demo: held-out success"),
         "frozenlake_easy.svg": draw_seeds("frozenlake_easy_seeds", "frozenlake-easy: held-out success"),
-        "before_after.svg": draw_before_after(read_recorded("text_agent")),
+        "before_after.svg": draw_before_after(read_recorded("text_agent"), "FrozenLake board"),
+        "courier.svg": draw_before_after(read_recorded("courier"), "delivery"),
         "seeing_agent.svg": draw_study(
             "vagen", "frozenlake", {"no-think": "no words", "vagen-full": "VAGEN-Full"}
         ),
@@ -188,7 +195,7 @@ def record_run(run: Path, name: str, command: str) -> Path:
             for e in read_entries(run / "metrics.jsonl")
             if e.kind == "eval"
         ],
-        "episodes": choose_episodes(load_replays(run / "replays.json")),
+        "episodes": choose_episodes(run, load_replays(run / "replays.json")),
     }
     path = RESULTS / "tutorials" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
@@ -196,7 +203,7 @@ def record_run(run: Path, name: str, command: str) -> Path:
     return path
 
 
-def choose_episodes(replays: list[Replay]) -> dict[str, Any]:
+def choose_episodes(run: Path, replays: list[Replay]) -> dict[str, Any]:
     """The longest success on a task that was failed before training, both as text; {} if there is none."""
     before = {r.task_id: r for r in replays if r.stage == "before" and r.status != "success"}
     pairs = [(before[r.task_id], r) for r in replays if r.status == "success" and r.task_id in before]
@@ -204,24 +211,39 @@ def choose_episodes(replays: list[Replay]) -> dict[str, Any]:
     if not pairs:
         return {}
     chosen = max(pairs, key=lambda pair: sum(len(frame.actions) for frame in pair[1].frames))
-    return {replay.stage: describe_episode(replay) for replay in chosen}
+    return {replay.stage: describe_episode(run, replay) for replay in chosen}
 
 
-def describe_episode(replay: Replay) -> dict[str, Any]:
+def describe_episode(run: Path, replay: Replay) -> dict[str, Any]:
     """The boards that an episode went through, and its replies."""
+    boards = play_boards(run, replay)
     turns = [
-        {"board": frame.observation, "reply": frame.reply, "actions": frame.actions}
-        for frame in replay.frames
+        {"board": board, "seen": frame.observation, "reply": frame.reply, "actions": frame.actions}
+        for board, frame in zip(boards, replay.frames, strict=False)
     ]
     return {
         "task": replay.task_id,
         "status": replay.status,
         "turns": turns,
-        "final_board": replay.final_observation,
+        "final_board": boards[-1],
     }
 
 
-def draw_before_after(record: dict[str, Any]) -> str:
+def play_boards(run: Path, replay: Replay) -> list[str]:
+    """The boards of an episode before each turn and after the last one, from its actions played again."""
+    config = load_config(str(run / "config.toml"))
+    name, options, share = config.env.name, config.env.options, config.env.held_out_share
+    tasks = draw_tasks(name, options, Split.HELD_OUT, config.eval.num_tasks, HELD_OUT_SEED, share)
+    with make_env(name, options) as env:
+        env.reset(options={"task": next(task for task in tasks if task.id == replay.task_id)})
+        boards = [env.state()[StateForm.SYMBOLIC]]
+        for frame in replay.frames:
+            env.step(frame.actions)
+            boards.append(env.state()[StateForm.SYMBOLIC])
+    return boards
+
+
+def draw_before_after(record: dict[str, Any], thing: str) -> str:
     """One board twice, animated: the agent before training and after it."""
     before, after = record["episodes"]["before"], record["episodes"]["after"]
     num_frames = 1 + max(len(before["turns"]), len(after["turns"]))
@@ -233,7 +255,7 @@ def draw_before_after(record: dict[str, Any]) -> str:
         left = MARGIN + column * (size + MARGIN)
         parts.append(make_text(left, 24, title, fill="#1c1b19", more="font-size:14px;font-weight:600;"))
         parts.append(draw_episode(episode, num_frames, duration, left))
-    title = "one held-out FrozenLake board, played before and after training"
+    title = f"one held-out {thing}, played before and after training"
     return make_svg(width, height, title, parts) + "\n"
 
 
@@ -241,7 +263,7 @@ def draw_episode(episode: dict[str, Any], num_frames: int, duration: float, left
     """An episode as frames that follow each other; the last one stays until the loop starts again."""
     boards = [turn["board"] for turn in episode["turns"]] + [episode["final_board"]]
     words = ["start", *(", ".join(turn["actions"]) or "unreadable reply" for turn in episode["turns"])]
-    words[-1] += "  (goal)" if episode["status"] == "success" else "  (failed)"
+    words[-1] += "  (solved)" if episode["status"] == "success" else "  (failed)"
     frames = []
     for index, (board, text) in enumerate(zip(boards, words, strict=True)):
         is_last = index == len(boards) - 1
@@ -275,19 +297,29 @@ def draw_frame(board: list[str], text: str, shown: tuple[float, float], duration
 
 
 def draw_cell(char: str, column: int, row: int) -> str:
-    """A tile, and the player on it."""
+    """A tile, and player and parcel on it."""
     x, y = column * CELL, row * CELL
     fill = TILES.get(char, "#dcecf7")
     tile = make_element("rect", x=x, y=y, width=CELL, height=CELL, fill=fill, stroke="#ffffff")
-    if char not in "PX*":
-        return tile
-    color = "#c2365f" if char == "X" else "#0d8a6a"
-    return tile + make_element("circle", cx=x + CELL / 2, cy=y + CELL / 2, r=CELL / 3.2, fill=color)
+    if char in PLAYERS:
+        color = "#c2365f" if char == "X" else "#0d8a6a"
+        tile += make_element("circle", cx=x + CELL / 2, cy=y + CELL / 2, r=CELL / 3.2, fill=color)
+    if char in PARCELS:
+        left, side = (0.5 - PARCELS[char]) * CELL, 2 * PARCELS[char] * CELL
+        parcel = {"x": f"{x + left:g}", "y": f"{y + left:g}", "width": f"{side:g}", "height": f"{side:g}"}
+        tile += make_element(
+            "rect", **parcel, rx=3, fill="none" if char == "Q" else "#a5692a", stroke="#6b4216"
+        )
+    return tile
 
 
 def read_board(observation: str) -> list[str]:
-    """The rows of a FrozenLake board in an observation."""
-    rows = [line for line in observation.splitlines() if line and set(line) <= set("_OGPX*")]
+    """The rows of a board, or of one in an observation."""
+    rows = [
+        line
+        for line in observation.splitlines()
+        if line and set(line) <= {"_", "G", *TILES, *PLAYERS, *PARCELS}
+    ]
     assert rows and len(rows) == len(rows[0]), f"no board in {escape_text(observation)!r}"
     return rows
 

@@ -38,8 +38,9 @@ def test_every_image_is_valid_xml_and_shown_on_a_page(drawing: ModuleType) -> No
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
-def test_the_animation_ends_at_the_goal_only_after_training(drawing: ModuleType) -> None:
-    record = drawing.read_recorded("text_agent")
+@pytest.mark.parametrize("name", ["text_agent", "courier"])
+def test_the_animation_ends_at_the_goal_only_after_training(drawing: ModuleType, name: str) -> None:
+    record = drawing.read_recorded(name)
     assert record["episodes"]["before"]["task"] == record["episodes"]["after"]["task"]
     final = {
         stage: drawing.read_board(episode["final_board"]) for stage, episode in record["episodes"].items()

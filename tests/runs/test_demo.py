@@ -18,7 +18,8 @@ SMALL = (
     "train.tasks_per_update=2",
     "warm_start.num_demos=16",
     "warm_start.epochs=1",
-    "eval.num_tasks=16",
+    "eval.num_tasks=8",
+    "env.options.max_turns=3",
     "monitor.console=false",
 )
 
