@@ -57,6 +57,24 @@ def test_walking_away_is_negative_progress() -> None:
     assert env.step(["Left"])[4]["process"] == 0.0
 
 
+def test_a_fetcher_shows_the_way_to_the_parcel_and_not_to_the_door() -> None:
+    env = make_env("courier", {"oracle": "fetcher"})
+    solved, wasted = [], []
+    for seed in range(200):
+        env.reset(seed=seed)
+        turns = []
+        while not (turns and turns[-1][2]):
+            plan = env.oracle()
+            assert plan == env.oracle()  # the same for the same moment
+            turns.append(env.step(plan[:3]))
+            if not env.now.has_parcel:
+                assert turns[-1][2] or turns[-1][4]["process"] == 3.0
+            elif not turns[-1][2]:
+                wasted.append(turns[-1][4]["process"] < 3.0)
+        solved.append(turns[-1][4]["success"])
+    assert 0.25 < np.mean(solved) < 0.6 and np.mean(wasted) > 0.5
+
+
 def test_states_are_drawn_told_and_listed() -> None:
     env = open_town()
     assert env.state() == {

@@ -27,6 +27,7 @@ from stepwell.envs.courier.town import (
     Town,
     apply_action,
     count_actions,
+    fetch_and_wander,
     make_task,
     plan_delivery,
 )
@@ -75,7 +76,7 @@ class Courier(Env):
         """Stand at the start, the parcel where it lies."""
         self.town = Town.from_content(task.content)
         self.now = Delivery(self.town.start)
-        self._num_left = self.options.max_actions
+        self._num_left, self._seed = self.options.max_actions, seed
 
     def act(self, action: str) -> Effect:
         """Walk one block, take or give."""
@@ -91,7 +92,10 @@ class Courier(Env):
         return Observation(write_line(self.town, self.now))
 
     def oracle(self) -> list[str]:
-        """A shortest way to the delivery."""
+        """A shortest way to the delivery; of a fetcher, the next few actions."""
+        if self.options.oracle == "fetcher" and not self.now.is_delivered:
+            chance = random.Random(f"{self._seed}/{self._num_left}")
+            return fetch_and_wander(self.town, self.now, self.options.max_actions_per_turn, chance)
         return plan_delivery(self.town, self.now)
 
     def state(self) -> dict[StateForm, str]:

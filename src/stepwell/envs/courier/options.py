@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from stepwell.config.base import Settings
@@ -15,6 +17,10 @@ class CourierOptions(Settings):
     max_actions_per_turn: int = Field(3, ge=1, le=1000, description="actions of one turn")
     max_turns: int = Field(
         10, ge=1, le=1000, description="turns of an episode; reaching them unsolved is a failure"
+    )
+    oracle: Literal["plan", "fetcher"] = Field(
+        "plan",
+        description="who demonstrates. plan: a shortest way; fetcher: takes the parcel, then walks anywhere",
     )
     tile_size: int = Field(32, ge=8, le=256, description="pixels per block of an image")
 

@@ -105,6 +105,18 @@ def plan_delivery(town: Town, now: Delivery) -> list[str]:
     return rest if now.has_parcel else [*_list_moves(town, now.place, town.parcel), TAKE, *rest]
 
 
+def fetch_and_wander(town: Town, now: Delivery, num_actions: int, rng: random.Random) -> list[str]:
+    """So many actions of one who knows the way to the parcel and not to the door, but gives when there."""
+    actions: list[str] = [] if now.has_parcel else [*_list_moves(town, now.place, town.parcel), TAKE]
+    for action in actions[:num_actions]:
+        now = apply_action(town, now, action)
+    while len(actions) < num_actions and not now.is_delivered:
+        moves = [name for name, place in town.moves[now.place].items() if place != now.place]
+        actions.append(GIVE if now.place == town.door else rng.choice(moves))
+        now = apply_action(town, now, actions[-1])
+    return actions
+
+
 def make_task(name: str, options: CourierOptions, seed: int) -> Task:
     """The town of a seed, as a task that can be solved in time."""
     num_rows, num_columns = options.num_rows, options.num_columns
