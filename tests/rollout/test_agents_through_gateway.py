@@ -207,10 +207,10 @@ def test_the_tool_agent_is_short() -> None:
     assert len([line for line in body if line.strip()]) <= 30
 
 
-CLIENTS = ("with_openai", "with_anthropic", "plain_openai", "as_it_is")
+CLIENT_AGENTS = ("with_openai", "with_anthropic", "plain_openai", "as_it_is")
 
 
-@pytest.mark.parametrize("function", keep_quick(CLIENTS, CLIENTS[:2].__contains__))
+@pytest.mark.parametrize("function", keep_quick(CLIENT_AGENTS, CLIENT_AGENTS[:2].__contains__))
 def test_an_agent_of_either_client_leaves_one_exact_step_per_call(
     function: str, tokenizer: Any, gateway: tuple[str, Pool]
 ) -> None:

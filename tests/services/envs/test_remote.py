@@ -141,7 +141,7 @@ def test_mistakes_keep_their_type_and_do_not_change_the_episode(url: str) -> Non
         env.reset(options={"task": wire.unpack_tasks({"tasks": [["other", {}, "", 0, []]]})[0]})
     with pytest.raises(ConfigError, match="sizze is not an option of frozenlake; did you mean 'size'"):
         make_env(f"remote:{url}#frozenlake", {"sizze": 5})
-    with pytest.raises(ConfigError, match="'chess' is not hosted here; available: frozenlake"):
+    with pytest.raises(ConfigError, match="'chess' is not hosted here; available: courier, frozenlake"):
         make_env(f"remote:{url}#chess")
     with pytest.raises(ConfigError, match=r"write remote:URL\[,URL\.\.\.\]#NAME"):
         find_env_type("remote:http://127.0.0.1:1")
