@@ -68,12 +68,12 @@ def draw_all() -> dict[str, str]:
 
 
 def draw_seeds(name: str, title: str) -> str:
-    """Three seeds of one preset, with their baselines."""
+    """The seeds of one preset, with their baselines."""
     runs = json.loads((RESULTS / f"{name}.json").read_text())
     curves = [[(point["env_steps"], point["success"]) for point in run["curve"]] for run in runs]
     names = ("SFT, same wall time", "random play")
     levels = [ReferenceLine(name, mean(run["baselines"][name] for run in runs)) for name in names]
-    return draw_curves({"mean of three seeds": curves}, title, levels)
+    return draw_curves({f"mean of {len(runs)} seeds": curves}, title, levels)
 
 
 def draw_study(folder: str, env: str, names: dict[str, str]) -> str:
