@@ -225,6 +225,7 @@ class ChromiumDriver(ChromiumActions):
 
     async def _act(self, action: WebAction) -> PageView:
         self._notices.clear()
+        await self._ensure_tab()
         refusal = refuse_action(self._page, action, self._allowed, self._snapshot.base)
         if refusal:
             return self._make_view([refusal])
@@ -247,8 +248,7 @@ class ChromiumDriver(ChromiumActions):
     async def _finish_action(self) -> None:
         deadline = time.monotonic() + self._timeout_s
         for _ in range(MAX_TABS + 2):
-            if not self._tabs:  # the page closed itself: an agent always has a tab
-                await self._context.new_page()
+            await self._ensure_tab()
             tab = self._current_tab
             if not await tab.settle_page(deadline):
                 self._notices.append(f"the page still loads after {self._timeout_s:g} seconds")
@@ -264,6 +264,7 @@ class ChromiumDriver(ChromiumActions):
 
     async def _view(self) -> PageView:
         for _ in range(MAX_TABS):
+            await self._ensure_tab()
             tab = self._current_tab
             await self._read_page()
             if tab is self._current_tab or tab not in self._tabs:

@@ -51,9 +51,16 @@ class ChromiumActions:
 
     @property
     def _current_tab(self) -> ChromiumTab:
-        if not self._tabs:
+        if self._tabs:
+            return self._tabs[self._tab]
+        if self._context is None:
             raise EnvError("no page is open; call open first")
-        return self._tabs[self._tab]
+        raise EnvError("the browser closed its last page; call open to start again")
+
+    async def _ensure_tab(self) -> None:
+        """An agent always has a tab: open one if the last page closed itself. A dead browser raises."""
+        if not self._tabs and self._context is not None:
+            await self._context.new_page()
 
     async def _find_handle(self, action: WebAction) -> Any:
         place = self._page.nodes[action.element][3]
