@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ModelError
@@ -235,6 +236,8 @@ def compute_attention(
     `bias` is [S, 1, n, L] with an axis for the G heads of a group, [S, 1, 1, n, L], or
     [S, 1, 1, L] where n is 1.
     """
+    if query.device.type == "cpu" and spec.softcap is None:
+        return _compute_on_cpu(query, key, value, bias, spec.scaling)
     scores = torch.matmul(query * spec.scaling, key.transpose(-1, -2))
     if spec.softcap is not None:
         scores = torch.tanh(scores / spec.softcap).mul_(spec.softcap)
@@ -244,6 +247,16 @@ def compute_attention(
         shaped.add_(bias)
     wide = torch.float64 if scores.dtype == torch.float64 else torch.float32
     return torch.matmul(torch.softmax(scores, dim=-1, dtype=wide).to(value.dtype), value)
+
+
+def _compute_on_cpu(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    """Compute the same with torch's fused kernel: batches of small products are slow without MKL."""
+    if bias is not None and bias.ndim == 5:
+        num_heads = query.shape[2] // bias.shape[3]
+        bias = bias.expand(-1, -1, num_heads, -1, -1).flatten(2, 3)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling)
 
 
 _thread = threading.local()

@@ -10,8 +10,6 @@ Invariants
 * A layer is allocated at its first write, with the head count and width of that write.
 * On CPU the length grows by doubling up to `max_length` (untouched pages cost nothing).
   On CUDA all of it is allocated at once, because captured graphs keep its addresses.
-* On CPU keys are stored transposed, [slot, head, D, position]: the product with a query then
-  runs along memory, and decoding is a third faster. `keys` returns [slot, head, position, D].
 * There is one more row than slots: captured graphs pad their batch with it.
 * Prefixes that requests share are copied between rows (`PrefixCopies`), never recomputed.
 """
@@ -38,7 +36,6 @@ class KVStore:
         self.device = device
         self.dtype = dtype
         self.length = max_length if device.type == "cuda" else min(FIRST_LENGTH, max_length)
-        self._transposed = device.type == "cpu"
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
 
@@ -49,7 +46,7 @@ class KVStore:
 
     def keys(self, layer: int) -> torch.Tensor:
         """Return the keys of a layer, [slot, head, position, D]."""
-        return self._keys[layer].transpose(2, 3) if self._transposed else self._keys[layer]
+        return self._keys[layer]
 
     def values(self, layer: int) -> torch.Tensor:
         """Return the values of a layer, [slot, head, position, D]."""
@@ -58,8 +55,8 @@ class KVStore:
     def ensure_layer(self, layer: int, num_kv_heads: int, key_dim: int, value_dim: int) -> None:
         """Allocate the storage of a layer, once."""
         if layer not in self._keys:
-            self._keys[layer] = self._allocate_zeros(num_kv_heads, key_dim, self._transposed)
-            self._values[layer] = self._allocate_zeros(num_kv_heads, value_dim, False)
+            self._keys[layer] = self._allocate_zeros(num_kv_heads, key_dim)
+            self._values[layer] = self._allocate_zeros(num_kv_heads, value_dim)
 
     def ensure_length(self, length: int) -> None:
         """Make room for sequences of `length` tokens in every slot."""
@@ -67,13 +64,10 @@ class KVStore:
         if length <= self.length:
             return
         old, self.length = self.length, min(self.max_length, max(length, 2 * self.length))
-        for layer, keys in self._keys.items():
-            axis = 3 if self._transposed else 2
-            self._keys[layer] = self._allocate_zeros(keys.shape[1], keys.shape[5 - axis], self._transposed)
-            self._keys[layer].narrow(axis, 0, old).copy_(keys)
-        for layer, values in self._values.items():
-            self._values[layer] = self._allocate_zeros(values.shape[1], values.shape[3], False)
-            self._values[layer][:, :, :old] = values
+        for stored in (self._keys, self._values):
+            for layer, tensor in stored.items():
+                stored[layer] = self._allocate_zeros(tensor.shape[1], tensor.shape[3])
+                stored[layer][:, :, :old] = tensor
 
     def copy_prefix(self, source: int, targets: list[int], num_tokens: int) -> None:
         """Copy the first `num_tokens` of slot `source` into slots `targets`."""
@@ -95,9 +89,8 @@ class KVStore:
         for storage, new in ((self.keys(layer), key), (self.values(layer), value)):
             storage.transpose(1, 2).index_put_((slots, positions), new)
 
-    def _allocate_zeros(self, num_kv_heads: int, dim: int, transposed: bool) -> torch.Tensor:
-        inner = (dim, self.length) if transposed else (self.length, dim)
-        shape = (self.num_slots + 1, num_kv_heads, *inner)
+    def _allocate_zeros(self, num_kv_heads: int, dim: int) -> torch.Tensor:
+        shape = (self.num_slots + 1, num_kv_heads, self.length, dim)
         if self.device.type == "cpu":  # numpy's zeros take no memory until written; torch's do
             raw = np.zeros(math.prod(shape) * self.dtype.itemsize, dtype=np.uint8)
             return torch.from_numpy(raw).view(self.dtype).view(shape)
