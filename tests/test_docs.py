@@ -41,6 +41,7 @@ def test_the_tour_of_the_core_learns_what_it_promises(capsys: pytest.CaptureFixt
     [
         "README.md",
         "docs/agents.md",
+        "docs/asynchronous.md",
         "docs/own_agent.md",
         "docs/configuration.md",
         "docs/curriculum.md",
@@ -71,7 +72,7 @@ def test_the_examples_of_a_page_run_in_order(page: str) -> None:
     run(page)
 
 
-SKETCHES = ("README.md", "docs/python.md", "docs/studies.md")
+SKETCHES = ("README.md", "docs/judging.md", "docs/python.md", "docs/studies.md")
 
 
 @pytest.mark.parametrize("page", SKETCHES)
@@ -102,10 +103,23 @@ def test_every_sketch_is_checked() -> None:
     assert {str(page.relative_to(ROOT)) for page in pages if "```py\n" in page.read_text()} == set(SKETCHES)
 
 
+def list_headings(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = [re.sub(r"[^\w\- ]", "", heading).lower() for heading in re.findall(r"^#+ (.+)$", text, re.M)]
+    return {heading.strip().replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
+    headings: dict[Path, set[str]] = {}
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+        for target, heading in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", page.read_text()):
+            there = (page.parent / target).resolve() if target else page
+            where = f"{page.relative_to(ROOT)} links to {target}#{heading}"
+            assert there.exists(), where
+            if heading and there.suffix == ".md":
+                found = headings.setdefault(there, list_headings(there))
+                assert heading in found, where
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

@@ -268,3 +268,17 @@ def test_loading_needs_no_torch() -> None:
     code = "import sys, stepwell.config.loading as l; l.load_config('frozenlake'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers"} & set(loaded.stdout.split())
+
+
+def test_what_one_configuration_changes_is_not_seen_by_the_next(tmp_path: Path) -> None:
+    """Texts are read once and kept: tables and lists must not be shared."""
+    file = tmp_path / "my.toml"
+    file.write_text("[env.options]\nsize = 5\n")
+    table = "env.options={size=6}"
+    assert load_config(str(file), ["env.options.hole_rate=0.1"]).env.options == {"size": 5, "hole_rate": 0.1}
+    assert load_config(str(file)).env.options == {"size": 5}
+    assert load_config(None, [table, "env.options.hole_rate=0.1"]).env.options == {
+        "size": 6,
+        "hole_rate": 0.1,
+    }
+    assert load_config(None, [table]).env.options == {"size": 6}

@@ -67,6 +67,24 @@ def test_the_list_names_every_study_with_its_title(capsys: pytest.CaptureFixture
     assert "StepPO: the step as the unit" in "\n".join(printed)
 
 
+def test_a_dry_run_names_the_runs_and_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(SMALL)
+    assert main(["study", "small.toml", "--dry-run", "--only", "lake-*-seed0"]) == 0
+    first, *runs = capsys.readouterr().out.splitlines()
+    assert first == "small: 3 of 15 runs, in runs/study-small"
+    assert [run.split() for run in runs] == [
+        ["lake-steppo-seed0", "steppo,", "4", "updates,", "waiting"],
+        ["lake-grpo-seed0", "grpo,", "4", "updates,", "waiting"],
+        ["lake-low-seed0", "steppo,", "4", "updates,", "waiting"],
+    ]
+    assert list(tmp_path.iterdir()) == [tmp_path / "small.toml"]
+    assert main(["study", "small.toml", "--dry-run", "--only", "lak-seed"]) == 2
+    assert "no run's name matches 'lak-seed'" in capsys.readouterr().err
+
+
 def test_rollouts_are_as_many_in_every_update_whatever_the_group(tmp_path: Path) -> None:
     shapes = {
         run.name: (run.config.train.tasks_per_update, run.config.train.group_size)

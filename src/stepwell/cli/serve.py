@@ -282,9 +282,9 @@ def _read_config(args: argparse.Namespace) -> GatewayConfig:
 
 def _open_gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Gateway | UpstreamGateway, Any]:
     """The gateway, and the function that closes its parts."""
-    import os
     from contextlib import ExitStack
 
+    from stepwell.core.api_keys import read_key
     from stepwell.pool import open_pool
 
     stack = ExitStack()
@@ -292,7 +292,7 @@ def _open_gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Gate
         from stepwell.services.gateway.upstream import UpstreamGateway
 
         pool = stack.enter_context(open_pool(args.pool, durable=args.durable, require_write=True))
-        key = os.environ.get("STEPWELL_UPSTREAM_KEY", "")
+        key = read_key("STEPWELL_UPSTREAM_KEY")
         upstream = UpstreamGateway(args.upstream, pool, config, api_key=key, model=args.upstream_model)
         return upstream, stack.close
     from stepwell.rendering import Renderer

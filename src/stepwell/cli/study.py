@@ -23,6 +23,7 @@ _EXAMPLES = (
     ("stepwell study --list", "the studies that come with the package"),
     ("stepwell study steppo --quick", "one of them, its short form"),
     ("stepwell study studies/recipes.toml --quick", "the short form, in minutes on a CPU"),
+    ("stepwell study studies/recipes.toml --dry-run", "the runs it would start; trains nothing"),
     ("stepwell study studies/recipes.toml --workers 16 --device cuda", "runs side by side on one GPU"),
     ("stepwell study studies/recipes.toml --address auto", "runs on the nodes of a Ray cluster"),
     ("stepwell study studies/recipes.toml --limit-s 540", "save and stop after nine minutes; continue later"),
@@ -89,6 +90,7 @@ def add(commands: Any) -> None:
         "--selected", type=Path, metavar="FILE", help="choices to use; default: where --select wrote them"
     )
     parser.add_argument("--restart", action="store_true", help="delete the runs in the folder")
+    parser.add_argument("--dry-run", action="store_true", help="print the runs and stop")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--limit-s must be above 0, got {args.limit_s:g}")
     from stepwell.studies.study import join_study, run_study
 
+    if args.dry_run:
+        return _print_plan(file, args)
     if args.join:
         session = join_study(file, args.join, quick=args.quick, folder=args.folder)
         return _report_session(session)
@@ -128,6 +132,23 @@ def run(args: argparse.Namespace) -> int:
         command=shlex.join(["stepwell", *sys.argv[1:]]),
     )
     return _report_session(session, is_gate=args.gate)
+
+
+def _print_plan(file: Path, args: argparse.Namespace) -> int:
+    from stepwell.studies.study import describe_plan, plan_study
+
+    plan = plan_study(
+        file,
+        quick=args.quick,
+        device=args.device,
+        folder=args.folder,
+        only=args.only,
+        select=args.select,
+        gate=args.gate,
+        selected=args.selected,
+    )
+    print(*describe_plan(plan), sep="\n")
+    return 0
 
 
 def _print_studies() -> int:

@@ -14,11 +14,13 @@ checked when they are built, with messages of the same form.
 
 from __future__ import annotations
 
+import copy
 import datetime
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from pydantic import BaseModel, ValidationError
 from stepwell.config.presets import preset_names, preset_text
 from stepwell.config.renamed import list_names, rename_key, rename_tables, rename_value, warn_of_old_names
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import describe_problem, field_at
+from stepwell.config.schema import Setting, describe_problem, field_at
 from stepwell.config.writing import dump_config
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_name
@@ -119,6 +121,11 @@ def _describe_missing(text: str, name: str) -> str:
 
 
 def _parse_toml(name: str, text: str) -> _Source:
+    return copy.deepcopy(_read_toml(name, text))
+
+
+@lru_cache(maxsize=64)
+def _read_toml(name: str, text: str) -> _Source:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -138,6 +145,7 @@ def _find_lines(text: str) -> Iterator[tuple[str, str]]:
             yield table + re.sub(r"[\s\"']", "", entry[1]), f"line {number}"
 
 
+@lru_cache(maxsize=4096)  # the runs of a study have most of their settings in common
 def _split_override(text: str) -> tuple[tuple[str, ...], str]:
     """The key (as its parts) and the text after the first `=`."""
     name, equals, raw = text.partition("=")
@@ -159,7 +167,7 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     renamed = rename_key(".".join(old))
     key = old if renamed == ".".join(old) else tuple(renamed.split("."))
     value = rename_value(".".join(old), _parse_value(raw))
-    setting = field_at(RunConfig, key)
+    setting = _find_setting(key)
     if setting is None or setting.path != key:
         return key, value
     if raw.strip() == "none" and setting.takes_none:
@@ -170,7 +178,19 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     return key, value
 
 
+@lru_cache(maxsize=4096)
+def _find_setting(key: tuple[str, ...]) -> Setting | None:
+    return field_at(RunConfig, key)
+
+
 def _parse_value(raw: str) -> Any:
+    """A TOML value, or else the text itself; lists and tables are the caller's own."""
+    value = _read_value(raw)
+    return copy.deepcopy(value) if isinstance(value, dict | list) else value
+
+
+@lru_cache(maxsize=4096)
+def _read_value(raw: str) -> Any:
     """A TOML value, or else the text itself. A date is text: no setting is a date."""
     try:
         found = tomllib.loads(f"value = {raw}")

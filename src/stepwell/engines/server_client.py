@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from stepwell.config.engine import RemoteEngineConfig
+from stepwell.core.api_keys import read_key
 from stepwell.core.errors import ConfigError, EngineError, InputError, ServerLostError
 from stepwell.engines.completions import find_error_text
 
@@ -173,7 +173,7 @@ class ServerClient:
 
 def _build_headers(api_key: str | None, variable: str) -> dict[str, str]:
     if api_key is None and variable:
-        api_key = os.environ.get(variable)
+        api_key = read_key(variable)
         if not api_key:
             raise ConfigError(f"api_key_env names {variable}, which is not set")
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}

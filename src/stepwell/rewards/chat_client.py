@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import json
-import os
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from stepwell.core.api_keys import read_key
 from stepwell.core.errors import ConfigError, StepwellError
 
 LONGEST_WAIT_S = 60.0
@@ -110,7 +110,7 @@ class ChatClient:
         except ImportError as error:  # pragma: no cover - the test environment has it
             raise ConfigError("chat APIs need httpx: pip install 'stepwell[serve]'") from error
 
-        key = os.environ.get(self.config.key_variable, "").strip()
+        key = read_key(self.config.key_variable)
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=min(self.config.timeout_s, 10.0)),
             headers={"authorization": f"Bearer {key}"} if key else {},

@@ -1,7 +1,7 @@
 """Studies: many runs, side by side, in as many sessions as needed, compared in one table.
 
     run_study
-      ├─ plan_runs, _check_runs        environments x variants x seeds; refused before anything runs
+      ├─ plan_study, _check_runs       environments x variants x seeds; refused before anything runs
       ├─ lock_folder                   one session at a time in a folder
       ├─ adopt_folder                  earlier sessions of the folder must have had the same runs
       ├─ _run_queue                    a process per run until all are done, the time is up, or Ctrl-C
@@ -75,8 +75,11 @@ class StudySession:
 
 
 @dataclass(slots=True)
-class _SessionPlan:
-    study: StudyConfig
+class StudyPlan:
+    """What one session of a study has to do: its runs, and those of them that were asked for."""
+
+    whole: StudyConfig
+    study: StudyConfig  # `whole`, or its choice of settings or its gate
     runs: list[PlannedRun]
     chosen: list[PlannedRun]
     folder: Path
@@ -113,6 +116,53 @@ def run_study(
     settings are chosen for each variant; without it, a study that has such choices reads them
     from `selected`, by default where `select` wrote them.
     """
+    plan = plan_study(
+        file,
+        quick=quick,
+        device=device,
+        folder=folder,
+        only=only,
+        select=select,
+        gate=gate,
+        selected=selected,
+    )
+    folder, runs, chosen_runs = plan.folder, plan.runs, plan.chosen
+    _check_runs([run for run in chosen_runs if restart or not (folder / "runs" / run.name).exists()])
+    cluster = None if address is None else _open_cluster(address, threads, chosen_runs)
+    threads = threads if cluster is None else cluster.num_threads
+    num_cores = _num_cores() if cluster is None else cluster.num_places
+    size = max(1, min(workers or num_cores, len(chosen_runs)))
+    threads = threads or max(1, num_cores // size)
+    with lock_folder(folder, console) as lock:
+        adopt_folder(folder, runs, quick, restart)
+        plan.sessions = read_sessions(folder)
+        pool = WorkerPool(folder, size, threads, plan.study.keep, lock, cluster)
+        session = {"command": command, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        plan.sessions.append(
+            session | {"workers": size, "threads": threads, "wall_s": 0.0, "ending": "running"}
+        )
+        done = _run_session(plan, pool, limit_s, console)
+        results = plan.results()
+        if select and results.num_done == len(runs):
+            found = choose_best(plan.whole, results)
+            write_choices(folder, plan.whole, found)
+            done.choices = describe_choices(plan.whole, found)
+        done.failures = list_failures(results)
+        return done
+
+
+def plan_study(
+    file: Path,
+    *,
+    quick: bool = False,
+    device: str | None = None,
+    folder: Path | None = None,
+    only: Sequence[str] = (),
+    select: bool = False,
+    gate: bool = False,
+    selected: Path | None = None,
+) -> StudyPlan:
+    """The runs that `run_study` would start with these arguments; settings are read, nothing is opened."""
     whole = load_study(file)
     whole = whole.shorten() if quick else whole
     if select and gate:
@@ -123,29 +173,18 @@ def run_study(
     folder = folder or (choices if select else home.with_name(f"{home.name}-gate") if gate else home)
     chosen = None if study.select is None else read_choices(study, selected or choices / SELECTED_FILE)
     runs = plan_runs(study, file.parent, folder / "runs", device, chosen=chosen)
-    chosen_runs = _choose_runs(runs, only)
-    _check_runs([run for run in chosen_runs if restart or not (folder / "runs" / run.name).exists()])
-    cluster = None if address is None else _open_cluster(address, threads, chosen_runs)
-    threads = threads if cluster is None else cluster.num_threads
-    num_cores = _num_cores() if cluster is None else cluster.num_places
-    size = max(1, min(workers or num_cores, len(chosen_runs)))
-    threads = threads or max(1, num_cores // size)
-    with lock_folder(folder, console) as lock:
-        adopt_folder(folder, runs, quick, restart)
-        plan = _SessionPlan(study, runs, chosen_runs, folder, quick, read_sessions(folder))
-        pool = WorkerPool(folder, size, threads, study.keep, lock, cluster)
-        session = {"command": command, "started": datetime.now(UTC).isoformat(timespec="seconds")}
-        plan.sessions.append(
-            session | {"workers": size, "threads": threads, "wall_s": 0.0, "ending": "running"}
-        )
-        done = _run_session(plan, pool, limit_s, console)
-        results = plan.results()
-        if select and results.num_done == len(runs):
-            found = choose_best(whole, results)
-            write_choices(folder, whole, found)
-            done.choices = describe_choices(whole, found)
-        done.failures = list_failures(results)
-        return done
+    return StudyPlan(whole, study, runs, _choose_runs(runs, only), folder, quick)
+
+
+def describe_plan(plan: StudyPlan) -> list[str]:
+    """One line about the study and one for each run: its recipe, its length, and how far it is."""
+    width = max(len(run.name) for run in plan.chosen)
+    lines = [f"{plan.study.name}: {len(plan.chosen)} of {len(plan.runs)} runs, in {plan.folder}"]
+    for run in plan.chosen:
+        length = f"{run.config.train.num_updates} updates"
+        status = read_status(_find_folder(run))
+        lines.append(f"  {run.name:{width}}  {run.config.recipe.name}, {length}, {status}")
+    return lines
 
 
 def _open_cluster(address: str, threads: int | None, runs: Sequence[PlannedRun]) -> RayRuns:
@@ -172,7 +211,7 @@ def join_study(
 
 
 def _run_session(
-    plan: _SessionPlan, pool: WorkerPool, limit_s: float | None, console: Console | None
+    plan: StudyPlan, pool: WorkerPool, limit_s: float | None, console: Console | None
 ) -> StudySession:
     began = time.monotonic()
     total, done = len(plan.chosen), len(plan.chosen) - len(_order_runs(plan))
@@ -197,7 +236,7 @@ def _run_session(
 
 
 def _run_queue(
-    plan: _SessionPlan, pool: WorkerPool, progress: StudyProgress, began: float, limit_s: float | None
+    plan: StudyPlan, pool: WorkerPool, progress: StudyProgress, began: float, limit_s: float | None
 ) -> str:
     """Run the queue; returns `limit` or `interrupted` if that cut it short, else an empty text."""
     queue, over, asked_at, written = _order_runs(plan), "", 0.0, began
@@ -230,7 +269,7 @@ def _run_queue(
     return over
 
 
-def _write_so_far(plan: _SessionPlan, progress: StudyProgress, wall_s: float) -> None:
+def _write_so_far(plan: StudyPlan, progress: StudyProgress, wall_s: float) -> None:
     """Write the results so far. A full disk is reported: it may have room at the end."""
     plan.sessions[-1]["wall_s"] = round(wall_s, 1)
     try:
@@ -254,7 +293,7 @@ def _report_end(progress: StudyProgress, ended: EndedRun) -> None:
     progress.report_end(ended, "", f"{success}  {summary.env_steps:,} steps in {ended.wall_s:.0f} s")
 
 
-def _order_runs(plan: _SessionPlan) -> list[PlannedRun]:
+def _order_runs(plan: StudyPlan) -> list[PlannedRun]:
     """Unfinished runs: those that have started, then one of each warm start, then in the order of the plan.
 
     Any other run with the same warm start would only wait for the first to make it.

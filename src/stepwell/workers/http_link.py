@@ -15,12 +15,12 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from stepwell.core import ConfigError, EncodingError, WorkerError
+from stepwell.core.api_keys import read_key
 from stepwell.core.frames import Frame, decode, to_bytes
 from stepwell.workers.remote_link import LinkBroken, RemoteLink
 from stepwell.workers.shared_memory import LARGE_BYTES
@@ -44,7 +44,7 @@ def open_client(url: str, *, transport: Any = None) -> Any:
         raise ConfigError(
             "workers over HTTP need the extra 'serve': pip install 'stepwell[serve]'"
         ) from error
-    key = os.environ.get(KEY_VARIABLE)
+    key = read_key(KEY_VARIABLE)
     return httpx.AsyncClient(
         base_url=url,
         headers={"authorization": f"Bearer {key}"} if key else {},

@@ -35,6 +35,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from stepwell.core import ConfigError, EncodingError, EnvError, InputError
+from stepwell.core.api_keys import read_key
 from stepwell.core.arrays import AnyArray
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.connections import (
@@ -88,7 +89,7 @@ class Server:
                 f"{url!r} is not the address of a server; write http://HOST:PORT or ws://HOST:PORT"
             )
         self.url = url.rstrip("/")
-        self._key = os.environ.get(KEY_VARIABLE) if key is None else key
+        self._key = read_key(KEY_VARIABLE) if key is None else key
         self._timeout_s = _read_timeout() if timeout_s is None else timeout_s
         self._silent_s = min(silent_s, self._timeout_s)
         self._connect_timeout_s = min(connect_timeout_s, self._timeout_s)

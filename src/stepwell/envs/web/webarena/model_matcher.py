@@ -11,7 +11,6 @@ itself cannot contain, and the verdict is the last line of the reply alone.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.core import ConfigError
+from stepwell.core.api_keys import read_key
 from stepwell.core.errors import EnvError
 from stepwell.envs.options import declare_host_option
 
@@ -102,7 +102,7 @@ class ModelMatcher:
             raise ConfigError("chat APIs need httpx: pip install 'stepwell[serve]'") from error
 
         self.num_calls += 1
-        key = os.environ.get(self.config.key_variable, "").strip()
+        key = read_key(self.config.key_variable)
         body = {
             "model": self.config.model,
             "messages": [{"role": "user", "content": prompt}],
