@@ -17,6 +17,35 @@ ONE_AS_BITS = tl.constexpr(0x3F800000)  # 1.0 in float32
 
 
 @triton.jit
+def _load_scaled(logits, at, vocab, temperature):
+    return tl.load(logits + at, mask=at < vocab, other=NEGATIVE).to(tl.float32) / temperature
+
+
+@triton.jit
+def _find_threshold(logits, cols, vocab, temperature, best, total, top_p, BLOCK: tl.constexpr):
+    # Top-p: the highest threshold whose tokens still hold top_p of the mass, found by halving the range of
+    # bit patterns, which order positive floats as their values do. Returned: its bits, and that mass.
+    none = tl.program_id(0) * 0
+    low = none
+    mass = total
+    high = none + ONE_AS_BITS + 1
+    for _ in range(30):
+        middle = (low + high) // 2
+        limit = middle.to(tl.float32, bitcast=True)
+        kept = none.to(tl.float32)
+        for start in range(0, vocab, BLOCK):
+            at = start + cols
+            x = _load_scaled(logits, at, vocab, temperature)
+            weight = tl.exp(x - best)
+            kept += tl.sum(tl.where(weight >= limit, weight, 0.0), 0)
+        enough = kept >= top_p * total
+        mass = tl.where(enough, kept, mass)
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    return low, mass
+
+
+@triton.jit
 def _sample_kernel(
     logits_ptr, temperature_ptr, top_p_ptr, uniform_ptr, token_ptr, logprob_ptr, vocab, stride,
     BLOCK: tl.constexpr,
@@ -34,7 +63,7 @@ def _sample_kernel(
     total = none.to(tl.float32)
     for start in range(0, vocab, BLOCK):
         at = start + cols
-        x = tl.load(logits + at, mask=at < vocab, other=NEGATIVE).to(tl.float32) / temperature
+        x = _load_scaled(logits, at, vocab, temperature)
         top = tl.max(x, 0)
         place = tl.argmax(x, 0)
         higher = tl.maximum(best, top)
@@ -44,32 +73,17 @@ def _sample_kernel(
 
     token = best_at
     if asked != 0.0:
-        # Top-p: the highest threshold whose tokens still hold top_p of the mass, found by
-        # halving the range of bit patterns, which order positive floats as their values do.
         low = none
         mass = total
         if top_p < 1.0:
-            high = none + ONE_AS_BITS + 1
-            for _ in range(30):
-                middle = (low + high) // 2
-                limit = middle.to(tl.float32, bitcast=True)
-                kept = none.to(tl.float32)
-                for start in range(0, vocab, BLOCK):
-                    at = start + cols
-                    x = tl.load(logits + at, mask=at < vocab, other=NEGATIVE).to(tl.float32) / temperature
-                    weight = tl.exp(x - best)
-                    kept += tl.sum(tl.where(weight >= limit, weight, 0.0), 0)
-                enough = kept >= top_p * total
-                mass = tl.where(enough, kept, mass)
-                low = tl.where(enough, middle, low)
-                high = tl.where(enough, high, middle)
+            low, mass = _find_threshold(logits, cols, vocab, temperature, best, total, top_p, BLOCK)
         threshold = low.to(tl.float32, bitcast=True)
         target = tl.load(uniform_ptr + row) * mass
         before = none.to(tl.float32)
         found = none
         for start in range(0, vocab, BLOCK):
             at = start + cols
-            x = tl.load(logits + at, mask=at < vocab, other=NEGATIVE).to(tl.float32) / temperature
+            x = _load_scaled(logits, at, vocab, temperature)
             weight = tl.exp(x - best)
             weight = tl.where(weight >= threshold, weight, 0.0)
             size = tl.sum(weight, 0)
