@@ -113,8 +113,7 @@ def measure_engine(config: RunConfig, episodes: Episodes) -> dict[str, float]:
                 return inner(slots, *more)
 
             setattr(core.runner, method, run)
-        copying = "copy_prefixes" if hasattr(store, "copy_prefixes") else "copy_prefix"
-        watch(store, copying, "copies", seconds, calls)
+        watch(store, "copy_prefixes", "copies", seconds, calls)
         watch(core.table, "place_prompt", "placing", seconds, calls)
         watch(core, "_admit_waiting", "admission", seconds, calls)
         watch(core, "step", "engine", seconds, calls)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.cli.main import main
-from stepwell.core.disk import make_folder_durably
-from stepwell.monitors.files import atomic_write
+from stepwell.core.disk import atomic_write, make_folder_durably
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.pool import BlobStore, open_pool
 

@@ -87,7 +87,7 @@ def test_copies_made_together_equal_copies_one_after_the_other(data: st.DataObje
         rows.append((source, target, known[target]))
     for source, target, count in rows:
         copies.add_copy(source, target, count)
-        apart.copy_prefix(source, [target], count)
+        apart.copy_prefixes([source], [target], count)
     copies.make_copies()
     for slot in range(num_slots):
         for read in (KVStore.keys, KVStore.values):

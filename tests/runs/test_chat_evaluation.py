@@ -21,7 +21,7 @@ from stepwell.core import Status, Trajectory
 from stepwell.engines import EmbeddedEngine
 from stepwell.pool import PoolImageStore, open_pool
 from stepwell.rendering import Renderer
-from stepwell.runs.evaluation.chat_evaluation import evaluate_endpoint
+from stepwell.runs.evaluation.chat_evaluation import EndpointEvaluation
 from stepwell.runs.evaluation.evaluate import evaluate_run
 from stepwell.runs.evaluation.result import EvalReport
 from stepwell.services.gateway.app import create_app
@@ -48,7 +48,7 @@ def both(model: str, config: RunConfig, url: str, folder: Path) -> tuple[EvalRep
     """Natively and through the API; refused unless they agree word for word."""
     native = evaluate_run(model, config)
     endpoint = ChatApiConfig(url=url, model="stepwell", max_concurrent=5)
-    outside = evaluate_endpoint(config, endpoint, folder / "eval")
+    outside = EndpointEvaluation(config, endpoint, folder / "eval").run()
     ours, theirs = native.result.trajectories, outside.result.trajectories
     assert [t.task.id for t in ours] == [t.task.id for t in theirs]
     assert replies(ours) == replies(theirs)

@@ -3,12 +3,18 @@
 Flushing a file saves its bytes. Its name is an entry of the parent folder, which must be flushed as
 well, or a power loss can remove the whole file. Code that promises durability renames files and
 creates folders with these functions.
+
+A run folder is read while it is written (reports, dashboards, a second terminal), and a run may be killed at
+any moment: `atomic_write` gives a file its name when it is complete. Its error names the file and the fix.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+from stepwell.core.errors import InfraError
 
 
 def flush_file(path: Path) -> None:
@@ -40,3 +46,34 @@ def make_folder_durably(path: Path) -> None:
     make_folder_durably(path.parent)
     path.mkdir(exist_ok=True)
     flush_file(path.parent)
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Replace `path` with `data` in one step: a reader sees the old file or the new one."""
+    data = data.encode() if isinstance(data, str) else data
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        rename_durably(temporary, path)
+    except OSError as error:
+        raise make_write_error(path, error) from error
+    finally:
+        if temporary.exists():
+            temporary.unlink()
+
+
+def make_write_error(path: Path, error: OSError) -> InfraError:
+    """The error for a `path` that could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fix = "the disk is full: free some space (old runs, or lower checkpoint.keep)"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = "the folder cannot be written: give it write permission or choose another `folder`"
+    else:
+        fix = "check the disk"
+    return InfraError(
+        f"cannot write {path} ({error.strerror or error}); {fix}, then continue with --resume. "
+        "What was written before is intact."
+    )

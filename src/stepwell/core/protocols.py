@@ -99,7 +99,6 @@ class Sampler(Protocol):
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         """One sample per request, in order; the requests stay together and are never split."""
-        ...
 
 
 @runtime_checkable
@@ -108,7 +107,6 @@ class Scorer(Protocol):
 
     def score(self, steps: Sequence[Step]) -> list[FloatArray]:
         """One value per action unit of each step, in order."""
-        ...
 
 
 @runtime_checkable
@@ -117,4 +115,3 @@ class Critic(Protocol):
 
     def state_values(self, states: Sequence[State]) -> FloatArray:
         """V(s) of each state, in order."""
-        ...

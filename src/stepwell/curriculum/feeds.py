@@ -24,19 +24,15 @@ class TaskFeed(Protocol):
 
     def list_tasks(self, update: int) -> list[Task]:
         """The tasks of one update, always as many."""
-        ...
 
     def find_phase(self, update: int) -> int | None:
         """The phase of an update, from 1; None if there are no phases."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; empty if nothing is needed."""
-        ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""
-        ...
 
 
 class ShuffledList:

@@ -13,14 +13,13 @@ Invariants
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stepwell.core import ConfigError, Task
-from stepwell.core.disk import flush_file, make_folder_durably, rename_durably
+from stepwell.core.disk import atomic_write, make_folder_durably
 from stepwell.core.ids import hash_bytes
 
 
@@ -53,10 +52,6 @@ class PhaseFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    def list_phases(self) -> list[int]:
-        """The stored phases, ascending."""
-        return sorted(int(path.stem.removeprefix("phase-")) for path in self.folder.glob("phase-*.jsonl"))
 
     def has_phase(self, phase: int) -> bool:
         return self._find_path("phase", phase).exists()
@@ -101,12 +96,8 @@ class PhaseFiles:
 
     def _write_lines(self, kind: str, phase: int, lines: Sequence[dict[str, Any]]) -> None:
         make_folder_durably(self.folder)
-        path = self._find_path(kind, phase)
-        part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        part.write_text(text, encoding="ascii")
-        flush_file(part)
-        rename_durably(part, path)
+        atomic_write(self._find_path(kind, phase), text)
 
 
 def _encode_line(fed: FedTask) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core import Task, Trajectory
-from stepwell.core.disk import flush_file, make_folder_durably, rename_durably
+from stepwell.core.disk import atomic_write, make_folder_durably
 from stepwell.curriculum.error_types import classify_failure
 from stepwell.curriculum.perplexity import HISTOGRAM_EDGES, ScoredTrajectory, count_perplexities
 from stepwell.curriculum.phase_files import DroppedTask, FedTask
@@ -76,10 +76,7 @@ def write_phase_summary(folder: Path, summary: dict[str, Any]) -> None:
     """Store a summary; again, if the phase has gone on."""
     make_folder_durably(folder / FOLDER)
     path = folder / FOLDER / f"phase-{summary['phase']:04d}.json"
-    part = path.with_name(f".{path.name}.tmp")
-    part.write_text(json.dumps(summary, allow_nan=False), encoding="ascii")
-    flush_file(part)
-    rename_durably(part, path)
+    atomic_write(path, json.dumps(summary, allow_nan=False))
 
 
 def describe_summary(summary: dict[str, Any]) -> str:

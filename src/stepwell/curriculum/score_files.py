@@ -12,12 +12,11 @@ Invariant: a file appears under its name only when it is complete.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from stepwell.core import ConfigError
-from stepwell.core.disk import flush_file, make_folder_durably, rename_durably
+from stepwell.core.disk import atomic_write, make_folder_durably
 from stepwell.curriculum.perplexity import ScoredTrajectory
 
 
@@ -49,12 +48,8 @@ class ScoreFiles:
     def write_scores(self, update: int, scored: Sequence[ScoredTrajectory]) -> None:
         """Store scores; all of them are on disk when this returns."""
         make_folder_durably(self.folder)
-        path = self._find_path(update)
-        part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         lines = (json.dumps({"id": each.id, "perplexities": each.perplexities}) for each in scored)
-        part.write_text("".join(line + "\n" for line in lines), encoding="ascii")
-        flush_file(part)
-        rename_durably(part, path)
+        atomic_write(self._find_path(update), "".join(line + "\n" for line in lines))
 
     def remove_scores(self, after: int) -> None:
         """Remove the periods that begin after this update: they will be scored again."""

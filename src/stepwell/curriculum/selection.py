@@ -39,7 +39,6 @@ class TaskScreen(Protocol):
 
     def __call__(self, tasks: Sequence[Task]) -> list[ScreenResult]:
         """One result per task, in order."""
-        ...
 
 
 @dataclass(slots=True)

@@ -50,13 +50,11 @@ class AttentionPlan(Protocol):
 
     def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store key [T, K, D] and value [T, K, Dv] of the new tokens."""
-        ...
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
         """Do what `write_kv` does, then attend with query [T, H, D] of the new tokens: [T, H, Dv]."""
-        ...
 
 
 class DecodePlan:

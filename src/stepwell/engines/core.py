@@ -62,10 +62,6 @@ class EngineCounts:
     reused_tokens: int = 0
     """Prompt tokens whose keys and values were there already, in the request's own slot or in another."""
 
-    @property
-    def forward_tokens(self) -> int:
-        return self.prefilled_tokens + self.decoded_tokens
-
 
 @dataclass(frozen=True, slots=True)
 class Finished:

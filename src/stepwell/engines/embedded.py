@@ -33,7 +33,6 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -233,9 +232,7 @@ class EmbeddedEngine:
     def __enter__(self) -> EmbeddedEngine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_requests(self, requests: Sequence[Request]) -> None:

@@ -45,11 +45,9 @@ class ForwardPass(Protocol):
 
         `positions` rotate the heads: [T], or [axes, T] for models with several position axes.
         """
-        ...
 
     def refresh_weights(self) -> None:
         """Update what is derived from the model's parameters after these changed."""
-        ...
 
 
 class ModelForward:

@@ -69,10 +69,6 @@ class KVStore:
                 stored[layer] = self._allocate_zeros(tensor.shape[1], tensor.shape[3])
                 stored[layer][:, :, :old] = tensor
 
-    def copy_prefix(self, source: int, targets: list[int], num_tokens: int) -> None:
-        """Copy the first `num_tokens` of slot `source` into slots `targets`."""
-        self.copy_prefixes([source] * len(targets), targets, num_tokens)
-
     def copy_prefixes(self, sources: list[int], targets: list[int], num_tokens: int) -> None:
         """Copy the first `num_tokens` of each source into its target. All are read before any is written."""
         assert len(set(targets)) == len(targets)

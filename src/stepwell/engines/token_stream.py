@@ -37,7 +37,6 @@ class Streamer(Protocol):
 
     def stream(self, request: Request) -> AsyncIterator[SampledToken | Sampled]:
         """Yield each token, then the whole sample."""
-        ...
 
 
 class TokenStream:

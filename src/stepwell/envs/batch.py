@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from stepwell.config.base import Settings
@@ -197,9 +196,7 @@ class EnvBatch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -54,19 +54,15 @@ class WaitingEnvs(Protocol):
 
     def start_reset(self, index: int, task: Task, seed: int | None, with_state: bool) -> Future[Turn]:
         """Begin an episode in one environment."""
-        ...
 
     def start_step(self, index: int, actions: Any, with_state: bool) -> Future[Turn]:
         """Begin one turn in one environment."""
-        ...
 
     def ask(self, index: int, question: Callable[[Any], T]) -> T:
         """The answer of one environment, asked where it lives."""
-        ...
 
     def close(self) -> None:
         """Close every environment, each within a limited time."""
-        ...
 
 
 def make_waiting_envs(kind: type, name: str, make: Callable[[], Any], size: int) -> WaitingEnvs:

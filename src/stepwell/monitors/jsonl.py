@@ -24,9 +24,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, ClassVar
 
+from stepwell.core.disk import atomic_write, make_write_error
 from stepwell.core.errors import ConfigError, EncodingError
 from stepwell.monitors.base import RESERVED, LogEntry, Monitor, RunInfo
-from stepwell.monitors.files import atomic_write, make_write_error
 
 FILE_NAME = "metrics.jsonl"
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from stepwell.core.arrays import AnyArray
+from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError, InputError
-from stepwell.monitors.files import atomic_write
 
 FILE_NAME = "replays.json"
 FORMAT = "stepwell replays 1"

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError, InputError
 from stepwell.monitors import jsonl, replays
 from stepwell.monitors.animations import animate_replay, bound_images, drop_images
@@ -30,7 +31,6 @@ from stepwell.monitors.base import LogEntry
 from stepwell.monitors.charts import Bar, ReferenceLine, draw_bar_chart
 from stepwell.monitors.console import FAILURES, format_duration
 from stepwell.monitors.curves import draw_learning_curve, draw_training_panels, draw_warm_start_panels
-from stepwell.monitors.files import atomic_write
 from stepwell.monitors.phases import build_trees, describe_bins, list_names, read_phases
 from stepwell.monitors.summary import SuccessScore, Summary, describe_changes, describe_success, read_summary
 from stepwell.monitors.timeline import draw_timeline, read_timeline

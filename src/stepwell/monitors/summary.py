@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError
-from stepwell.monitors.files import atomic_write
 
 FILE_NAME = "summary.json"
 _SCORES = ("before", "after", "latest", "best")

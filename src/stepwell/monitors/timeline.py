@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError
-from stepwell.monitors.files import atomic_write
 from stepwell.monitors.svg import GRID, INK, get_color, make_element, make_svg, make_text
 
 FILE_NAME = "timeline.json"

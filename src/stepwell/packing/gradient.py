@@ -64,11 +64,9 @@ class Evaluator(Protocol):
 
     def prepare_batch(self, packed: Any) -> Any:
         """Check the batch and return it in the form this policy runs."""
-        ...
 
     def run(self, microbatch: Any, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
         """Outputs of one microbatch, in its own order."""
-        ...
 
 
 AnyPacked = Packed | PackedArrays
@@ -85,19 +83,15 @@ class SeparableLoss(Protocol):
 
     def __call__(self, outputs: Outputs) -> tuple[Tensor, dict[str, Any]]:
         """The loss of the whole batch."""
-        ...
 
     def is_separate(self, steps: IntArray) -> bool:
         """Whether the loss of these steps (ascending) depends on the outputs of no other step."""
-        ...
 
     def compute_part(self, outputs: Outputs, steps: IntArray) -> tuple[Tensor, dict[str, Any]]:
         """The share of these steps in the loss, and metrics that add up over parts."""
-        ...
 
     def measure_whole(self, outputs: Outputs) -> dict[str, Any]:
         """Metrics of the whole batch, after its last part."""
-        ...
 
 
 def evaluate(

@@ -37,7 +37,6 @@ class BlockingSampler(Protocol):
 
     def generate_blocking(self, requests: Sequence[Request]) -> list[Sampled]:
         """One sample per request, in order."""
-        ...
 
 
 @dataclass(slots=True)

@@ -75,29 +75,23 @@ class Player(Protocol):
 
     def begin_episode(self, place: int, job: Job, turn: Turn) -> Episode:
         """The episode after a reset."""
-        ...
 
     def make_request(self, episode: Episode, params: SamplingParams) -> Request:
         """The next request to the engine."""
-        ...
 
     def record_summary(self, episode: Episode, request: Request, sampled: Sampled) -> bool:
         """Record the reply if it is a summary that was asked for; False if it is an action."""
-        ...
 
     def read_reply(self, sampled: Sampled) -> ParsedSample:
         """The action for the environment."""
-        ...
 
     def record_step(
         self, episode: Episode, request: Request, sampled: Sampled, read: Any, turn: Turn
     ) -> None:
         """Add the step. Sets `episode.status` if it was the last one."""
-        ...
 
     def build_trajectory(self, episode: Episode, wall_s: float) -> Trajectory:
         """The trajectory of an episode that has ended."""
-        ...
 
 
 class RewardOptions(TypedDict, total=False):

@@ -26,10 +26,10 @@ import torch
 from stepwell.config.loading import dump_config, load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EncodingError, StepwellError
+from stepwell.core.disk import atomic_write
 from stepwell.core.user_objects import is_process_bound
 from stepwell.monitors.base import Monitor, Monitors, RunInfo
 from stepwell.monitors.console import ConsoleMonitor
-from stepwell.monitors.files import atomic_write
 from stepwell.monitors.jsonl import FILE_NAME as METRICS
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.monitors.mlflow import MlflowMonitor

@@ -19,8 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+from stepwell.core.disk import make_write_error
 from stepwell.core.errors import ConfigError
-from stepwell.monitors.files import make_write_error
 
 LOCK_FILE = ".lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}

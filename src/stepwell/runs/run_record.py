@@ -21,10 +21,10 @@ from typing import Any
 
 from stepwell.config.changing import MEASURES, Change, find_changes, require_sound
 from stepwell.config.run import RunConfig
+from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError
 from stepwell.core.ids import new_id
 from stepwell.monitors import jsonl
-from stepwell.monitors.files import atomic_write
 from stepwell.runs.run_lock import LOCK_FILE
 
 FILE_NAME = "run.json"

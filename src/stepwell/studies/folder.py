@@ -24,8 +24,8 @@ from rich.console import Console
 from stepwell.config.renamed import rename_key, rename_value
 from stepwell.config.run import RunConfig
 from stepwell.config.study import PlannedRun, flatten_tables
+from stepwell.core.disk import atomic_write
 from stepwell.core.errors import ConfigError
-from stepwell.monitors.files import atomic_write
 
 ORPHANS_S = 90.0  # how long to wait for workers whose study was killed
 LOOK_EVERY_S = 0.2

@@ -24,8 +24,8 @@ from typing import Any
 from stepwell.config.renamed import merge_tables
 from stepwell.config.study import StudyConfig
 from stepwell.config.study_parts import VariantConfig
+from stepwell.core.disk import atomic_write
 from stepwell.core.errors import ConfigError
-from stepwell.monitors.files import atomic_write
 from stepwell.studies.results import Results, RunResult
 
 SELECTED_FILE = "selected.json"

@@ -77,7 +77,7 @@ def _train_run(config: dict[str, Any], folder: Path) -> None:
 def _evaluate_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
     """Evaluate the last weights of a finished run on other held-out tasks."""
     from stepwell.config.run import RunConfig
-    from stepwell.monitors.files import atomic_write
+    from stepwell.core.disk import atomic_write
     from stepwell.runs.evaluation.evaluate import evaluate_run
     from stepwell.training.checkpoint import find_latest_checkpoint
 

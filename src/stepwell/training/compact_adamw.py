@@ -36,23 +36,18 @@ class Moments(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The tensors of a state."""
-        ...
 
     def make(self, parameter: Tensor) -> dict[str, Tensor]:
         """The state of moments that are all zero."""
-        ...
 
     def read(self, state: dict[str, Tensor], parameter: Tensor) -> tuple[Tensor, Tensor]:
         """The mean of gradients and the mean of squares, on the parameter's device."""
-        ...
 
     def write(self, state: dict[str, Tensor], mean: Tensor, square: Tensor) -> None:
         """Keep new moments."""
-        ...
 
     def finish(self, device: torch.device) -> None:
         """Called after the last parameter of a step."""
-        ...
 
 
 class HostMoments:

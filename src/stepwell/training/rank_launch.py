@@ -72,19 +72,15 @@ class RankLauncher(Protocol):
 
     def launch_ranks(self, peers: list[RankPeer], timeout_s: float) -> None:
         """Append one peer per rank, in the order of ranks, as soon as each is there."""
-        ...
 
     def send_files(self, peer: RankPeer, words: dict[str, Any]) -> dict[str, Any]:
         """Make the files that `words` name readable for a rank; gives its words."""
-        ...
 
     def count_threads(self, size: int) -> int:
         """Threads of each rank."""
-        ...
 
     def drop_ranks(self, lost: Sequence[int]) -> None:
         """Launch these ranks no more; at least one is left."""
-        ...
 
 
 class ChildLauncher:

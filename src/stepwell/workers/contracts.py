@@ -49,11 +49,9 @@ class Worker(Protocol):
 
     def read_health(self) -> WorkerHealth:
         """Its state. Cheap, never blocks."""
-        ...
 
     async def close(self) -> None:
         """End it and free what it holds. Calling it twice is fine."""
-        ...
 
 
 class Simulator(Worker, Protocol):
@@ -66,11 +64,9 @@ class Simulator(Worker, Protocol):
         self, batch: int, places: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int]
     ) -> list[Turn]:
         """Start one episode per place of an environment batch."""
-        ...
 
     async def step(self, batch: int, places: Sequence[int], actions: Sequence[Any]) -> list[Turn]:
         """One turn in each of these places: names of actions, or a robot's chunk [C, D]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +91,9 @@ class WeightVersion(Protocol):
 
     def list_buckets(self, names: Iterable[str]) -> Sequence[Any]:
         """The bytes of these parts, in buckets of a set size."""
-        ...
 
     def merge_weights(self) -> Mapping[str, Any]:
         """Whole weights under plain names."""
-        ...
 
 
 class Generator(Worker, Protocol):
@@ -110,15 +104,12 @@ class Generator(Worker, Protocol):
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:
         """One sample per request, in order."""
-        ...
 
     async def load_weights(self, version: int, weights: Mapping[str, Any]) -> str:
         """Load these weights (name -> tensor or array); the fingerprint that it has now."""
-        ...
 
     async def forget(self) -> None:
         """Drop caches of earlier conversations."""
-        ...
 
 
 class WorkerLink(Protocol):
@@ -132,31 +123,24 @@ class WorkerLink(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether it has ended or is being ended."""
-        ...
 
     async def call(self, frame: Frame) -> Frame:
         """Send a call and wait for its answer. An answer that is an error is raised."""
-        ...
 
     def find_trouble(self, hang_s: float) -> str | None:
         """Why it should be ended ("" if it is dead already); None while all is well."""
-        ...
 
     def read_state(self) -> tuple[int | None, float, float]:
         """Its process id, its memory in MB, and the time since its last sign of life."""
-        ...
 
     def was_ended_by_others(self) -> bool:
         """Whether a person, a system short of memory or the loss of a machine ended it."""
-        ...
 
     def give_up(self, why: str) -> None:
         """Give it up for this reason ("": it has ended) and report it to `on_lost`."""
-        ...
 
     async def end(self, why: str = "", *, grace_s: float = 0.0) -> WorkerError:
         """End it, free what it holds and fail the pending calls; the error says how it ended."""
-        ...
 
 
 class Launcher(Protocol):
@@ -167,4 +151,3 @@ class Launcher(Protocol):
 
         Raises `WorkerError` if it cannot be started now.
         """
-        ...

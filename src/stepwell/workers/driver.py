@@ -64,11 +64,9 @@ class EpisodeFeed(Protocol):
 
     def take_next(self) -> PlannedEpisode | None:
         """The next episode, or None if there is none now (call `Driver.wake` once there is one)."""
-        ...
 
     def report(self, played: PlayedEpisode) -> None:
         """Take the result of an episode that has ended."""
-        ...
 
 
 @dataclass(slots=True)

@@ -99,7 +99,6 @@ class PipelineTrainer(Protocol):
 
     async def send_weights(self, version: int, generators: Sequence[Any]) -> None:
         """Return when every generator has them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,24 +44,19 @@ class EpisodeDriver(Protocol):
     @property
     def num_live(self) -> int:
         """Running episodes."""
-        ...
 
     @property
     def num_places(self) -> int:
         """Episodes that can run at once."""
-        ...
 
     async def run(self) -> None:
         """Play until `stop`."""
-        ...
 
     def wake(self) -> None:
         """Ask the feed again for episodes."""
-        ...
 
     def stop(self) -> None:
         """Begin no more episodes, and let `run` return."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -34,41 +34,32 @@ class ServerDialect(Protocol):
 
     def make_sampler(self, url: str, model: str, config: RemoteEngineConfig, tokenizer: Any) -> RemoteEngine:
         """Who samples at one server."""
-        ...
 
     async def check_control(self, client: ServerClient) -> None:
         """Raise `ConfigError` if the server lacks the endpoints of an update."""
-        ...
 
     async def read_label(self, client: ServerClient) -> str:
         """The label that the last update gave to the server's weights."""
-        ...
 
     async def pause(self, client: ServerClient) -> None:
         """Hold all requests where they are; new ones wait."""
-        ...
 
     async def resume(self, client: ServerClient) -> None:
         """End a pause."""
-        ...
 
     async def load_folder(self, client: ServerClient, folder: Path, label: str) -> None:
         """Load the weights of a Hugging Face directory that the server can read."""
-        ...
 
     async def load_group(
         self, client: ServerClient, group: WeightGroup, weights: Mapping[str, torch.Tensor], label: str
     ) -> None:
         """Broadcast weights to the server's workers."""
-        ...
 
     async def drop_cache(self, client: ServerClient) -> None:
         """Forget all keys and values."""
-        ...
 
     async def score_tokens(self, client: ServerClient, model: str, ids: Sequence[int]) -> list[float]:
         """The logprobs of all tokens but the first, at temperature 1."""
-        ...
 
 
 async def find_model_name(client: ServerClient, wanted: str | None) -> str:

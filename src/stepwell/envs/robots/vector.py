@@ -41,27 +41,21 @@ class VectorSimulator(Protocol):
 
     def begin(self, places: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int]) -> None:
         """Put these places into the first states of these tasks."""
-        ...
 
     def act(self, actions: FloatArray, moving: Flags) -> Sequence[Moved]:
         """One action [D] in [-1, 1] for every place; what it did, by place."""
-        ...
 
     def arrays(self, place: int) -> Arrays:
         """What the policy sees there now, in arrays that later actions do not change."""
-        ...
 
     def facts(self, place: int) -> dict[str, JSON]:
         """The true state of a place as named numbers and lists of numbers."""
-        ...
 
     def image(self, place: int, camera: str) -> Image:
         """A place through one camera."""
-        ...
 
     def close(self) -> None:
         """Release what it holds."""
-        ...
 
 
 class SharedSimulator:

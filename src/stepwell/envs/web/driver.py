@@ -38,24 +38,18 @@ class PageDriver(Protocol):
         `headers` go with every request. `allowed_hosts` are `host`, `host:port` or `*.domain`.
         `storage_state` is Playwright's: {"cookies": [...], "origins": [...]}, or None.
         """
-        ...
 
     def act(self, action: WebAction) -> PageView:
         """Do one action (all but exit) and wait until the page has settled."""
-        ...
 
     def view(self) -> PageView:
         """The focused tab now."""
-        ...
 
     def raw_html(self) -> str:
         """The HTML of the focused tab, not simplified."""
-        ...
 
     def screenshot(self) -> Image | None:
         """The focused tab as an image; None if the driver cannot see."""
-        ...
 
     def close(self) -> None:
         """Release the context; calling it twice is allowed."""
-        ...

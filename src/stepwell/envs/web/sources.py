@@ -61,23 +61,18 @@ class TaskSource(Protocol):
 
     def make_content(self, options: Any, seed: int) -> dict[str, JSON]:
         """The content of the task of a seed; `instruction` is the text for the agent."""
-        ...
 
     def start(self, content: Mapping[str, Any]) -> TaskStart:
         """Begin an episode; what an earlier one left is released."""
-        ...
 
     def judge(self, view: PageView, driver: PageDriver, answer: str) -> float:
         """How well the started task was done (0 to 1), asked when the agent exits with `answer`."""
-        ...
 
     def plan(self, content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:
         """The scripted solution: the next action from the page alone."""
-        ...
 
     def close(self) -> None:
         """Release what the started task holds; calling it twice is allowed."""
-        ...
 
 
 def open_source(name: str, options: Any = None) -> TaskSource:

@@ -27,16 +27,13 @@ class OutcomeJudge(Protocol):
     @property
     def name(self) -> str:
         """Its name in the record."""
-        ...
 
     @property
     def source(self) -> OutcomeSource:
         """What kind of judge it is."""
-        ...
 
     def judge(self, trajectories: Sequence[Trajectory]) -> list[float | None]:
         """The probability of success of each episode, in order; None without an answer."""
-        ...
 
 
 class JudgeEnsemble:

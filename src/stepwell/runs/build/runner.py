@@ -26,11 +26,9 @@ class WeightSource(Protocol):
 
     def model_weights(self) -> Mapping[str, Any]:
         """What an engine loads."""
-        ...
 
     def weight_parts(self) -> WeightParts:
         """The same as parts."""
-        ...
 
 
 class EpisodeRunner(Protocol):
@@ -39,21 +37,17 @@ class EpisodeRunner(Protocol):
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights that sample."""
-        ...
 
     def run(
         self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
     ) -> RolloutResult:
         """Play every job."""
-        ...
 
     def publish(self, version: int, policy: WeightSource) -> str | None:
         """Load new weights; returns their fingerprint, or None if they are loaded later."""
-        ...
 
     def forget(self) -> None:
         """Drop the caches of what was sampled."""
-        ...
 
     def close(self) -> None: ...
 

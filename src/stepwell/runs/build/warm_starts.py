@@ -25,9 +25,9 @@ from pathlib import Path
 from stepwell.algos.recipes import Recipe
 from stepwell.config.training import WarmStartConfig
 from stepwell.core import InfraError
+from stepwell.core.disk import make_write_error
 from stepwell.core.user_objects import is_import_path
 from stepwell.data.rows import read_rows
-from stepwell.monitors.files import make_write_error
 from stepwell.rewards import load_own_parts
 from stepwell.runs.build.components import Components
 

@@ -32,6 +32,7 @@ import torch
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, SamplingParams
+from stepwell.core.process_memory import resident_mb
 from stepwell.envs.registry import find_env_type
 from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
@@ -294,7 +295,7 @@ class WorkerGroups:
             for name, value in (("memory_mb", health.memory_mb), ("restarts", float(health.num_restarts))):
                 found[f"{group}/{name}"] = found.get(f"{group}/{name}", 0.0) + value
         buffer = self.stream.buffer
-        ranks: list[int | str] = ["self", *self.components.trainer.rank_pids]
+        ranks = [None, *self.components.trainer.rank_pids]  # None: this process
         if self.tuner is not None:
             used = self.tuner.choose_settings()
             found |= {
@@ -305,7 +306,7 @@ class WorkerGroups:
             "simulators/episodes": float(self.driver.num_live),
             "generators/queue": float(self.queue.num_waiting),
             "trainers/queue": 0.0 if buffer is None else float(len(buffer.ready)),
-            "trainers/memory_mb": sum(map(memory_mb, ranks)),
+            "trainers/memory_mb": sum(map(resident_mb, ranks)),
         }
 
     def take_restarts(self) -> list[str]:
@@ -375,16 +376,3 @@ class WorkerGroups:
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-
-
-def memory_mb(pid: int | str) -> float:
-    """Resident memory of a process; 0 if it has ended."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            return int(file.read().split()[1]) * 4096 / 1e6
-    except OSError:
-        if pid != "self":
-            return 0.0
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3

@@ -214,14 +214,6 @@ class EndpointEvaluation:
         return report
 
 
-def evaluate_endpoint(
-    config: RunConfig, endpoint: ChatApiConfig, folder: Path | None = None, **options: Any
-) -> EvalReport:
-    """Evaluate the model behind an API; without `folder` one is made under `config.folder`."""
-    folder = folder or eval_folders.new_eval_folder(config, endpoint.model)
-    return EndpointEvaluation(config, endpoint, folder, **options).run()
-
-
 def _fit_config(config: RunConfig, endpoint: ChatApiConfig) -> RunConfig:
     """Settings with one environment per concurrent episode, a pool of its own, and the model's name."""
     if config.eval.num_tasks < 1:

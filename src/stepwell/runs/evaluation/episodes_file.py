@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core import TokenAction, Trajectory
+from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError
-from stepwell.monitors.files import atomic_write
 
 FILE_NAME = "eval_episodes.jsonl"
 

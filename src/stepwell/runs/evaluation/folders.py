@@ -21,9 +21,9 @@ from typing import Any
 from stepwell.config.loading import dump_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EncodingError, StepwellError, Trajectory
+from stepwell.core.disk import atomic_write
 from stepwell.monitors import jsonl
 from stepwell.monitors.base import LogEntry, RunInfo
-from stepwell.monitors.files import atomic_write
 from stepwell.monitors.replays import FILE_NAME as REPLAYS
 from stepwell.monitors.replays import save_replays
 from stepwell.monitors.report import write_report

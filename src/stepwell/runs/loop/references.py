@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from stepwell.core import EncodingError
-from stepwell.monitors.files import atomic_write
+from stepwell.core.disk import atomic_write
 from stepwell.runs.loop.task_feeds import find_phase_length
 
 if TYPE_CHECKING:

@@ -53,15 +53,12 @@ class Source(Protocol):
 
     def batch(self, update: int) -> Batch | None:
         """What update number `update` learns from; None if a stop was requested meanwhile."""
-        ...
 
     def acknowledge(self, update: int) -> None:
         """Acknowledge what was taken: a checkpoint of this update is about to be written."""
-        ...
 
     def resume_from(self, update: int) -> None:
         """Continue after this update; what later updates had taken is free again."""
-        ...
 
 
 @dataclass(eq=False)

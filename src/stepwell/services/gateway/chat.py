@@ -113,7 +113,6 @@ class ImageDecoder(Protocol):
 
     def __call__(self, raw: bytes, kind: str, param: str) -> str:
         """The name of the image in a PNG or JPEG file (`kind`). Raises `ServiceError` for other data."""
-        ...
 
 
 class ChatBackend(Protocol):
@@ -122,30 +121,24 @@ class ChatBackend(Protocol):
     @property
     def image_decoder(self) -> ImageDecoder | None:
         """Decodes images; None if the policy reads text only."""
-        ...
 
     @property
     def models(self) -> tuple[str, ...]:
         """The names that `ChatRequest.model` may have."""
-        ...
 
     async def complete_chat(self, caller: GatewayCaller, chat: ChatRequest) -> ChatCompletion:
         """Sample, record, reply. Raises `ServiceError`. Cancelling the task cancels the sampling."""
-        ...
 
     def stream_chat(self, caller: GatewayCaller, chat: ChatRequest) -> AsyncIterator[StreamItem]:
         """Like `complete_chat`, piece by piece. The last item is the `ChatCompletion`, its steps committed.
 
         Errors are raised by `anext` as `ServiceError`: by the first one, or later if sampling fails.
         """
-        ...
 
     def remember_conversation(
         self, caller: GatewayCaller, answer_id: str, messages: tuple[Message, ...]
     ) -> None:
         """Store a conversation under a completion's id (some clients send only what is new)."""
-        ...
 
     def recall_conversation(self, caller: GatewayCaller, answer_id: str) -> tuple[Message, ...]:
         """The conversation stored under an id. Raises `ServiceError` (not found) if there is none."""
-        ...

@@ -43,7 +43,6 @@ class StreamWriter(Protocol):
 
     def write_start(self) -> Iterable[bytes]:
         """What comes before anything sampled."""
-        ...
 
     def write_delta(self, delta: CompletionDelta) -> Iterable[bytes]: ...
 
@@ -51,7 +50,6 @@ class StreamWriter(Protocol):
 
     def write_error(self, failure: ServiceError) -> bytes:
         """A failure after the stream has started."""
-        ...
 
 
 class DialectRoute(APIRoute):
