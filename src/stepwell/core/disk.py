@@ -11,7 +11,10 @@ any moment: `atomic_write` gives a file its name when it is complete. Its error 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stepwell.core.errors import InfraError
@@ -46,6 +49,14 @@ def make_folder_durably(path: Path) -> None:
     make_folder_durably(path.parent)
     path.mkdir(exist_ok=True)
     flush_file(path.parent)
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Wait until no other process holds the lock file `path`, and hold it."""
+    with open(path, "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:

@@ -9,14 +9,14 @@ build the same product only once. A file that its reader refuses is built again,
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from stepwell.core.disk import hold_lock
 from stepwell.core.errors import ConfigError, EncodingError
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def open_cached(
         raise ConfigError(
             f"cannot write to the cache {path.parent}: {error}; set STEPWELL_CACHE elsewhere"
         ) from error
-    with _lock_file(path.parent / f".{path.name}.lock"):
+    with hold_lock(path.parent / f".{path.name}.lock"):
         if path.exists():  # another process may have built it while this one waited
             try:
                 return read(path)
@@ -65,10 +65,3 @@ def _build_file(path: Path, build: Callable[[Path], object]) -> None:
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
-
-
-@contextlib.contextmanager
-def _lock_file(path: Path) -> Iterator[None]:
-    with open(path, "a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

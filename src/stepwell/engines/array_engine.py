@@ -24,11 +24,11 @@ import numpy as np
 import torch
 
 from stepwell.config.engine import EngineConfig
-from stepwell.core.errors import EngineError, InputError, WeightsError
+from stepwell.core.errors import EngineError, InputError
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import ArrayAction, ArrayState, FinishReason, Sampling
 from stepwell.core.versions import VersionSpan
-from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
+from stepwell.engines.weights import check_version, check_weights, copy_weights, fingerprint_of, read_version
 from stepwell.policies.vla.inputs import stack_inputs
 from stepwell.policies.vla.model import VLAModel
 
@@ -91,23 +91,12 @@ class ArrayEngine:
         fingerprint: str | None = None,
     ) -> None:
         """Replace the weights between two batches, or raise `WeightsError` and keep the old ones."""
-        if version < self.version:
-            raise WeightsError(
-                f"version {version} is older than the engine's {self.version}; versions only increase"
-            )
-        ready = check_weights(self.model, read_weights(source))
-        if fingerprint is not None and (found := fingerprint_of(ready)) != fingerprint:
-            raise WeightsError(
-                f"version {version} was published with fingerprint {fingerprint}, these weights have {found}"
-            )
+        ready = read_version(self.model, version, self.version, source, fingerprint)
         self._swap_weights(version, ready)
 
     def update_weights(self, version: int, changed: Mapping[str, torch.Tensor]) -> None:
         """Replace these weights between two batches and keep the others, or raise and keep all."""
-        if version < self.version:
-            raise WeightsError(
-                f"version {version} is older than the engine's {self.version}; versions only increase"
-            )
+        check_version(version, self.version)
         self._swap_weights(version, check_weights(self.model, changed, is_partial=True))
 
     def live_weights(self) -> dict[str, torch.Tensor]:

@@ -29,7 +29,7 @@ import torch
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.arrays import AnyArray, IntArray
-from stepwell.core.errors import ContextLengthError, EngineError, InputError, WeightsError
+from stepwell.core.errors import ContextLengthError, EngineError, InputError
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import FinishReason, Sampling, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
@@ -37,6 +37,7 @@ from stepwell.engines.image_features import ImageFeatures
 from stepwell.engines.kv_store import PrefixCopies
 from stepwell.engines.runner import Runner
 from stepwell.engines.stop_rule import StopRule, find_end_ids
+from stepwell.engines.weights import check_version
 
 _LEAST_TOP_P = float(np.finfo(np.float32).tiny)  # anything smaller would be 0 in the table and keep no token
 
@@ -187,16 +188,9 @@ class EngineCore:
         self._finished.clear()
         self.drop_cache()
 
-    def check_version(self, version: int) -> None:
-        """Refuse weights older than those in use."""
-        if version < self.version:
-            raise WeightsError(
-                f"version {version} is older than the engine's {self.version}; versions only increase"
-            )
-
     def apply_weights(self, version: int, apply: Callable[[], None]) -> None:
         """Change weights between two steps and drop what the older ones computed."""
-        self.check_version(version)
+        check_version(version, self.version)
         apply()
         with torch.inference_mode():
             self.runner.forward.refresh_weights()

@@ -38,7 +38,7 @@ from typing import Any, TypeVar
 import torch
 
 from stepwell.config.engine import EngineConfig
-from stepwell.core.errors import EngineError, InputError, WeightsError
+from stepwell.core.errors import EngineError, InputError
 from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.renamed import renamed_arguments
@@ -48,7 +48,7 @@ from stepwell.engines.jobs import SampleJob, collect_new_tokens, pass_result
 from stepwell.engines.numerics import check_dtype
 from stepwell.engines.runner_factory import build_runner, open_model
 from stepwell.engines.token_stream import SampledToken, TokenStream, deliver_tokens
-from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_weights
+from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_version
 from stepwell.policies.directory import locate_model
 from stepwell.rendering.vision import ImageFormat, load_image_format
 
@@ -176,16 +176,7 @@ class EmbeddedEngine:
         `source` is a state dict or a directory of safetensors. With `fingerprint` the new
         weights (in the engine's dtype) must match it. Blocks until the current step is done.
         """
-        if version < self.version:
-            raise WeightsError(
-                f"version {version} is older than the engine's {self.version}; versions only increase"
-            )
-        ready = check_weights(self.model, read_weights(source))
-        if fingerprint is not None and (found := fingerprint_of(ready)) != fingerprint:
-            raise WeightsError(
-                f"version {version} was published with fingerprint {fingerprint}, but these weights have "
-                f"{found}; cast them to the engine's dtype ({self.model.dtype}) before fingerprinting"
-            )
+        ready = read_version(self.model, version, self.version, source, fingerprint)
         self._swap_weights(version, ready)
 
     def update_weights(self, version: int, changed: Mapping[str, torch.Tensor]) -> None:

@@ -85,7 +85,7 @@ class ParityMonitor:
     def judge_gaps(self, gaps: LogprobGaps, measure_errors: MeasureErrors | None = None) -> ParityVerdict:
         """Tell faults from rounding. `measure_errors` compares a share of the steps with the truth."""
         self._recent.append((gaps.num_tokens, gaps.count_beyond(self.tolerance)))
-        fault = self._find_fault(gaps) or self._find_bias(gaps, measure_errors)
+        fault = self._find_fault(gaps) or self._find_bias(measure_errors)
         if fault is not None:
             self._recent.pop()  # a run that continues anyway does not get the same fault twice
             return ParityVerdict(fault=fault)
@@ -109,7 +109,7 @@ class ParityMonitor:
             )
         return None
 
-    def _find_bias(self, gaps: LogprobGaps, measure_errors: MeasureErrors | None) -> str | None:
+    def _find_bias(self, measure_errors: MeasureErrors | None) -> str | None:
         """Find an engine that is too often the worse one; only 16 bits round enough for this."""
         if self.dtype != "bfloat16" or measure_errors is None:
             return None

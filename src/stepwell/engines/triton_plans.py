@@ -8,6 +8,8 @@ heads already rotated.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import torch
 
@@ -28,14 +30,12 @@ def check_widths(key: torch.Tensor, value: torch.Tensor) -> None:
         )
 
 
-class TritonDecodePlan:
-    """One new token in each of `slots` at `positions`, tensors that may change between replays."""
+class TritonPlan(ABC):
+    """New tokens in `slots` of a store, at `positions`."""
 
-    def __init__(
-        self, store: KVStore, slots: torch.Tensor, positions: torch.Tensor, num_processors: int
-    ) -> None:
-        self.store, self.slots, self.positions = store, slots, positions
-        self._num_processors = num_processors
+    store: KVStore
+    slots: torch.Tensor
+    positions: torch.Tensor
 
     def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         self.store.write_kv(layer, self.slots, self.positions, key, value)
@@ -47,8 +47,21 @@ class TritonDecodePlan:
         self.write_kv(layer, key, value)
         return self.attend_stored(layer, query, spec)
 
+    @abstractmethod
     def attend_stored(self, layer: int, query: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
         """Attend over the slots after keys and values of the tokens were stored."""
+
+
+class TritonDecodePlan(TritonPlan):
+    """One new token in each of `slots` at `positions`, tensors that may change between replays."""
+
+    def __init__(
+        self, store: KVStore, slots: torch.Tensor, positions: torch.Tensor, num_processors: int
+    ) -> None:
+        self.store, self.slots, self.positions = store, slots, positions
+        self._num_processors = num_processors
+
+    def attend_stored(self, layer: int, query: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
         keys, values = self.store.keys(layer), self.store.values(layer)
         splits = kernels.choose_num_splits(len(query), keys.shape[1], self._num_processors)
         return kernels.decode_attention(
@@ -56,7 +69,7 @@ class TritonDecodePlan:
         )
 
 
-class TritonPrefillPlan:
+class TritonPrefillPlan(TritonPlan):
     """Runs of new tokens, cut into tiles; each tile is one program per head."""
 
     def __init__(self, store: KVStore, slots: AnyArray, starts: AnyArray, counts: AnyArray) -> None:
@@ -72,18 +85,7 @@ class TritonPrefillPlan:
         columns = torch.tensor(np.array(tiles, dtype=np.int64).T.copy(), device=store.device)
         self._tiles = (columns[0], columns[1], columns[2], columns[3])
 
-    def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        self.store.write_kv(layer, self.slots, self.positions, key, value)
-
-    def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec
-    ) -> torch.Tensor:
-        check_widths(key, value)
-        self.write_kv(layer, key, value)
-        return self.attend_stored(layer, query, spec)
-
     def attend_stored(self, layer: int, query: torch.Tensor, spec: AttentionSpec) -> torch.Tensor:
-        """Attend over the slots after keys and values of the tokens were stored."""
         return kernels.prefill_attention(
             query,
             self.store.keys(layer),
@@ -93,9 +95,6 @@ class TritonPrefillPlan:
             spec.window,
             spec.softcap,
         )
-
-
-TritonPlan = TritonDecodePlan | TritonPrefillPlan
 
 
 class TritonOps(LeanOps):

@@ -149,6 +149,34 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def check_version(version: int, newest: int) -> None:
+    """Refuse weights older than the engine's `newest`."""
+    if version < newest:
+        raise WeightsError(f"version {version} is older than the engine's {newest}; versions only increase")
+
+
+def read_version(
+    model: Any,
+    version: int,
+    newest: int,
+    source: Mapping[str, torch.Tensor] | str | Path,
+    fingerprint: str | None,
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of a new version to copy into the model; or raise `WeightsError`.
+
+    With `fingerprint` the new weights (in the engine's dtype) must match it.
+    """
+    check_version(version, newest)
+    ready = check_weights(model, read_weights(source))
+    if fingerprint is not None and (found := fingerprint_of(ready)) != fingerprint:
+        dtype = next(iter(ready.values())).dtype
+        raise WeightsError(
+            f"version {version} was published with fingerprint {fingerprint}, but these weights have "
+            f"{found}; cast them to the engine's dtype ({dtype}) before fingerprinting"
+        )
+    return ready
+
+
 def check_weights(
     model: Any, new: Mapping[str, torch.Tensor], *, is_partial: bool = False
 ) -> dict[str, torch.Tensor]:

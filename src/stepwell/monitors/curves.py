@@ -46,12 +46,7 @@ def draw_warm_start_panels(entries: Sequence[LogEntry]) -> list[DrawnPanel]:
 
 
 def _draw_all(
-    panels: Sequence[Panel],
-    entries: Sequence[LogEntry],
-    x: Sequence[float],
-    *,
-    hidden: str = "",
-    other: str = "{}",
+    panels: Sequence[Panel], entries: Sequence[LogEntry], x: Sequence[float], *, hidden: str = ""
 ) -> list[DrawnPanel]:
     left = list(dict.fromkeys(name for entry in entries for name in entry.values if name != hidden))
     drawn: list[DrawnPanel] = []

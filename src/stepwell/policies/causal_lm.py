@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -285,18 +285,6 @@ class CausalLMPolicy(StepScorer[Packed]):
                 checkpoint_gradients(part)
 
     # --- weights ------------------------------------------------------------------------
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Return what is trained: the model or its adapters, and the critic."""
-        return (parameter for parameter in self.module.parameters() if parameter.requires_grad)
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return what is trained, with names as in `state_dict`."""
-        return (item for item in self.module.named_parameters() if item[1].requires_grad)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return every weight of actor and critic, under `model.` and `critic.`."""
-        return self.module.state_dict()
 
     def load_state_dict(self, weights: dict[str, Tensor]) -> None:
         """Load weights from `state_dict` of a policy of the same kind; anything else is refused."""

@@ -17,7 +17,6 @@ Invariants
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -25,9 +24,10 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from stepwell.core.disk import hold_lock
 from stepwell.core.errors import ModelError
 
 MANIFEST = "stepwell.json"
@@ -49,7 +49,7 @@ def get_cached_model(name: str, build: Callable[[Path], object], root: Path | No
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ModelError(f"cannot write models to {root}: {error}; set STEPWELL_CACHE elsewhere") from error
-    with _hold_lock(root / f".{name}.lock"):
+    with hold_lock(root / f".{name}.lock"):
         damage = find_damage(final)  # another process may have built it while this one waited
         if damage is not None:
             if final.exists():
@@ -125,13 +125,6 @@ def _build_model(final: Path, build: Callable[[Path], object]) -> None:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-
-
-@contextlib.contextmanager
-def _hold_lock(path: Path) -> Iterator[None]:
-    with open(path, "a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _hash_file(path: Path) -> str:

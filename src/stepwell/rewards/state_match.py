@@ -45,7 +45,7 @@ def match_state(form: StateForm, said: str, truth: str) -> float:
 
 def match_grids(said: str, truth: str) -> float:
     """The share of equal cells; blanks between cells and around the grid are ignored."""
-    cells, true_cells = _split_rows(said), _split_rows(truth)
+    cells, true_cells = split_rows(said), split_rows(truth)
     if [len(row) for row in cells] != [len(row) for row in true_cells]:
         return 0.0
     pairs = [pair for rows in zip(cells, true_cells, strict=True) for pair in zip(*rows, strict=True)]
@@ -175,7 +175,8 @@ def _split_words(text: str) -> list[str]:
 # ---- shared ----------------------------------------------------------------------------------
 
 
-def _split_rows(text: str) -> list[str]:
+def split_rows(text: str) -> list[str]:
+    """The rows of a drawn grid, without blanks; empty lines are no rows."""
     rows = ("".join(line.split()) for line in text.splitlines())
     return [row for row in rows if row]
 

@@ -247,7 +247,7 @@ class Objective:
         assert outputs.logprobs is not None
         metrics: Metrics = {}
         if self.minibatch.behavior_logprobs is not None:
-            metrics |= self._compare_with_engine(outputs.logprobs.detach(), self.minibatch.behavior_logprobs)
+            metrics |= self._compare_with_engine(outputs.logprobs.detach())
         if self._timeline is None:
             self._timeline = self.fill_timeline(outputs)
             if self.recipe.credit is not None:
@@ -257,7 +257,7 @@ class Objective:
                 metrics |= more
         return metrics
 
-    def _compare_with_engine(self, policy: Tensor, behavior: Tensor) -> Metrics:
+    def _compare_with_engine(self, policy: Tensor) -> Metrics:
         """Compare fresh samples with the engine's logprobs; set `proximal` if some samples are stale."""
         if self.version is not None:
             self.proximal = self._start_proximal(policy, ObjectivePart(self.minibatch.timeline))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,18 +262,6 @@ class VLAPolicy(StepScorer[PackedArrays]):
             )
 
     # --- weights ------------------------------------------------------------------------
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """The trained parameters: model and critic."""
-        return (parameter for parameter in self.module.parameters() if parameter.requires_grad)
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The trained parameters, named as in `state_dict`."""
-        return (item for item in self.module.named_parameters() if item[1].requires_grad)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """All weights of actor and critic, under `model.` and `critic.`."""
-        return self.module.state_dict()
 
     def load_state_dict(self, weights: dict[str, Tensor]) -> None:
         """Load the `state_dict` of a policy of the same kind; anything else is refused as a whole."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from stepwell.rewards.judge.scene import JudgedScene, Place, find_places, parse_fields
 from stepwell.rewards.judge.verdict import ERROR_FACTOR, NOTHING, Verdict
+from stepwell.rewards.state_match import split_rows
 
 
 def judge_dictionary(said: str, truth: str, scene: JudgedScene) -> Verdict:
@@ -36,7 +37,7 @@ def judge_dictionary(said: str, truth: str, scene: JudgedScene) -> Verdict:
 
 def judge_grid(said: str, truth: str, scene: JudgedScene) -> Verdict:
     """Judge a grid against the true one: the same shape, the same things, no wrong cell."""
-    cells, true_cells = _split_rows(said), _split_rows(truth)
+    cells, true_cells = split_rows(said), split_rows(truth)
     if [len(row) for row in cells] != [len(row) for row in true_cells]:
         return NOTHING
     vocabulary = scene.vocabulary
@@ -94,8 +95,3 @@ def is_near(place: Place, other: Place, tolerance: float) -> bool:
     return len(place) == len(other) and all(
         abs(a - b) <= tolerance for a, b in zip(place, other, strict=True)
     )
-
-
-def _split_rows(text: str) -> list[str]:
-    rows = ("".join(line.split()) for line in text.splitlines())
-    return [row for row in rows if row]

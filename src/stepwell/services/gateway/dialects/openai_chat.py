@@ -7,7 +7,6 @@ says what is refused.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
@@ -16,18 +15,15 @@ from pydantic import Field
 from stepwell.core import ToolCall, ToolSchema
 from stepwell.core.ids import new_id
 from stepwell.rendering import Message
-from stepwell.services.errors import ServiceError
 from stepwell.services.gateway.chat import (
     ChatCompletion,
     ChatRequest,
-    ChoiceFinish,
     CompletionChoice,
     CompletionDelta,
     ImageDecoder,
     TokenLogprob,
 )
 from stepwell.services.gateway.dialects import openai_shared as shared
-from stepwell.services.gateway.dialects.errors import Vendor, write_error_body
 from stepwell.services.gateway.dialects.images import join_content, read_data_url
 from stepwell.services.gateway.dialects.request_bodies import (
     MAX_CHOICES,
@@ -43,7 +39,8 @@ from stepwell.services.gateway.dialects.request_bodies import (
     refuse_unsupported,
     resolve_temperature,
 )
-from stepwell.services.gateway.dialects.route import write_event
+
+_TOOL_CALLS = "tool_calls"
 
 
 class ChatTextPart(RequestBody):
@@ -220,12 +217,13 @@ def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]
     }
 
 
-class ChatWriter:
+class ChatWriter(shared.ChunkWriter):
     """A completion as a stream of chunks."""
 
+    object_name, content_field, no_content, tool_finish = "chat.completion.chunk", "delta", {}, _TOOL_CALLS
+
     def __init__(self, chat: ChatRequest, *, with_usage: bool) -> None:
-        self._chat, self._with_usage = chat, with_usage
-        self._created = int(time.time())
+        super().__init__(chat, with_usage=with_usage)
         self._num_calls = [0] * chat.num_choices
 
     def write_start(self) -> Iterator[bytes]:
@@ -242,35 +240,13 @@ class ChatWriter:
             self._num_calls[delta.index] += 1
             yield self._write_chunk(delta.index, {"tool_calls": [call]}, logprobs)
 
-    def write_end(self, completion: ChatCompletion) -> Iterator[bytes]:
-        for choice in completion.choices:
-            yield self._write_chunk(choice.index, {}, finish=_name_finish(choice))
-        if self._with_usage:
-            yield write_event({**self._make_head(), "choices": [], "usage": shared.write_usage(completion)})
-        yield b"data: [DONE]\n\n"
-
-    def write_error(self, error: ServiceError) -> bytes:
-        return write_event(write_error_body(Vendor.OPENAI, error))
-
-    def _make_head(self) -> dict[str, Any]:
-        head = {"id": self._chat.id, "object": "chat.completion.chunk", "created": self._created}
-        return {**head, "model": self._chat.model}
-
-    def _write_chunk(
-        self, index: int, delta: dict[str, Any], logprobs: Any = None, finish: Any = None
-    ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return write_event(
-            {**self._make_head(), "choices": [choice], **({"usage": None} if self._with_usage else {})}
-        )
-
 
 def _read_messages(messages: Iterable[ChatMessage], image_decoder: ImageDecoder | None) -> Iterator[Message]:
     names: dict[str, str] = {}  # of calls by id: templates may write the name beside a result
     for index, message in enumerate(messages):
         param = f"messages[{index}]"
         if isinstance(message, ChatSystemMessage):
-            yield Message("system", _join_text(message.content, param), name=message.name or "")
+            yield Message("system", _join_text(message.content), name=message.name or "")
         elif isinstance(message, ChatUserMessage):
             yield Message(
                 "user", _read_content(message.content, param, image_decoder), name=message.name or ""
@@ -281,12 +257,10 @@ def _read_messages(messages: Iterable[ChatMessage], image_decoder: ImageDecoder 
             yield assistant
         else:
             name = names.get(message.tool_call_id, "")
-            yield Message(
-                "tool", _join_text(message.content, param), tool_call_id=message.tool_call_id, name=name
-            )
+            yield Message("tool", _join_text(message.content), tool_call_id=message.tool_call_id, name=name)
 
 
-def _join_text(content: str | list[ChatTextPart], param: str) -> str:
+def _join_text(content: str | list[ChatTextPart]) -> str:
     return content if isinstance(content, str) else join_texts([part.text for part in content])
 
 
@@ -337,12 +311,8 @@ def _write_choice(choice: CompletionChoice, with_logprobs: bool) -> dict[str, An
         "index": choice.index,
         "message": {**message, **({"tool_calls": calls} if calls else {})},
         "logprobs": _write_logprobs(choice.tokens) if with_logprobs else None,
-        "finish_reason": _name_finish(choice),
+        "finish_reason": shared.name_finish(choice, _TOOL_CALLS),
     }
-
-
-def _name_finish(choice: CompletionChoice) -> str:
-    return "tool_calls" if choice.finish is ChoiceFinish.TOOL_CALLS else shared.FINISH[choice.finish]
 
 
 def _write_call(call: ToolCall) -> dict[str, Any]:

@@ -6,24 +6,19 @@ One prompt per call. As in OpenAI's API, a reply has at most 16 tokens unless `m
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from stepwell.core.ids import new_id
-from stepwell.services.errors import ServiceError
 from stepwell.services.gateway.chat import (
     ChatCompletion,
     ChatRequest,
-    ChoiceFinish,
-    CompletionChoice,
     CompletionDelta,
     TokenLogprob,
 )
 from stepwell.services.gateway.dialects import openai_shared as shared
-from stepwell.services.gateway.dialects.errors import Vendor, write_error_body
 from stepwell.services.gateway.dialects.request_bodies import (
     MAX_CHOICES,
     MaxTokens,
@@ -35,7 +30,6 @@ from stepwell.services.gateway.dialects.request_bodies import (
     refuse_unsupported,
     resolve_temperature,
 )
-from stepwell.services.gateway.dialects.route import write_event
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -112,7 +106,7 @@ def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]
                 "index": choice.index,
                 "text": choice.text,
                 "logprobs": _write_logprobs(choice.tokens, 0) if with_logprobs else None,
-                "finish_reason": _name_finish(choice),
+                "finish_reason": shared.name_finish(choice, CompletionWriter.tool_finish),
             }
             for choice in completion.choices
         ],
@@ -120,12 +114,13 @@ def write_reply(chat: ChatRequest, completion: ChatCompletion) -> dict[str, Any]
     }
 
 
-class CompletionWriter:
+class CompletionWriter(shared.ChunkWriter):
     """A completion as a stream of chunks."""
 
+    object_name, content_field, no_content, tool_finish = "text_completion", "text", "", "stop"
+
     def __init__(self, chat: ChatRequest, *, with_usage: bool) -> None:
-        self._chat, self._with_usage = chat, with_usage
-        self._created = int(time.time())
+        super().__init__(chat, with_usage=with_usage)
         self._offsets = [0] * chat.num_choices  # where each choice's next token starts
 
     def write_start(self) -> Iterator[bytes]:
@@ -135,26 +130,6 @@ class CompletionWriter:
         logprobs = _write_logprobs(delta.tokens, self._offsets[delta.index]) if delta.tokens else None
         self._offsets[delta.index] += sum(len(token.text) for token in delta.tokens)
         yield self._write_chunk(delta.index, delta.text, logprobs)
-
-    def write_end(self, completion: ChatCompletion) -> Iterator[bytes]:
-        for choice in completion.choices:
-            yield self._write_chunk(choice.index, "", finish=_name_finish(choice))
-        if self._with_usage:
-            yield write_event({**self._make_head(), "choices": [], "usage": shared.write_usage(completion)})
-        yield b"data: [DONE]\n\n"
-
-    def write_error(self, error: ServiceError) -> bytes:
-        return write_event(write_error_body(Vendor.OPENAI, error))
-
-    def _make_head(self) -> dict[str, Any]:
-        head = {"id": self._chat.id, "object": "text_completion", "created": self._created}
-        return {**head, "model": self._chat.model}
-
-    def _write_chunk(self, index: int, text: str, logprobs: Any = None, finish: Any = None) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
-        return write_event(
-            {**self._make_head(), "choices": [choice], **({"usage": None} if self._with_usage else {})}
-        )
 
 
 def _require_one_prompt(prompt: Prompt) -> str | tuple[int, ...]:
@@ -170,10 +145,6 @@ def _require_one_prompt(prompt: Prompt) -> str | tuple[int, ...]:
     (only,) = prompt
     assert not isinstance(only, int)
     return _require_one_prompt(only)
-
-
-def _name_finish(choice: CompletionChoice) -> str:
-    return "stop" if choice.finish is ChoiceFinish.TOOL_CALLS else shared.FINISH[choice.finish]
 
 
 def _write_logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:

@@ -7,13 +7,22 @@ engine stores only what it sampled.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal
 
 from stepwell.core import ToolCall, ToolSchema
-from stepwell.services.gateway.chat import ChatCompletion, ChoiceFinish, TokenLogprob
-from stepwell.services.gateway.dialects.errors import dump_json
+from stepwell.services.errors import ServiceError
+from stepwell.services.gateway.chat import (
+    ChatCompletion,
+    ChatRequest,
+    ChoiceFinish,
+    CompletionChoice,
+    TokenLogprob,
+)
+from stepwell.services.gateway.dialects.errors import Vendor, dump_json, write_error_body
 from stepwell.services.gateway.dialects.request_bodies import RequestBody, StopText, refuse_field
+from stepwell.services.gateway.dialects.route import write_event
 
 ONLY_SAMPLED = "only log-probabilities of the sampled tokens are available; leave it out or set it to 0"
 NO_PENALTY = "the engine does not change the policy's probabilities; leave it out or set it to 0"
@@ -97,6 +106,11 @@ def make_finite(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else -9999.0
 
 
+def name_finish(choice: CompletionChoice, tool_finish: str) -> str:
+    """Why a choice ended; `tool_finish` if it called tools."""
+    return tool_finish if choice.finish is ChoiceFinish.TOOL_CALLS else FINISH[choice.finish]
+
+
 def write_usage(completion: ChatCompletion) -> dict[str, Any]:
     """Token counts in the format of chat and completions."""
     return {
@@ -105,3 +119,37 @@ def write_usage(completion: ChatCompletion) -> dict[str, Any]:
         "total_tokens": completion.num_prompt_tokens + completion.num_action_tokens,
         "prompt_tokens_details": {"cached_tokens": completion.num_cached_tokens},
     }
+
+
+class ChunkWriter:
+    """A completion as a stream of chunks, as chat and completions have them."""
+
+    object_name: ClassVar[str]
+    content_field: ClassVar[str]
+    no_content: ClassVar[Any]
+    tool_finish: ClassVar[str]
+
+    def __init__(self, chat: ChatRequest, *, with_usage: bool) -> None:
+        self._chat, self._with_usage = chat, with_usage
+        self._created = int(time.time())
+
+    def write_end(self, completion: ChatCompletion) -> Iterator[bytes]:
+        for choice in completion.choices:
+            finish = name_finish(choice, self.tool_finish)
+            yield self._write_chunk(choice.index, self.no_content, finish=finish)
+        if self._with_usage:
+            yield write_event({**self._make_head(), "choices": [], "usage": write_usage(completion)})
+        yield b"data: [DONE]\n\n"
+
+    def write_error(self, error: ServiceError) -> bytes:
+        return write_event(write_error_body(Vendor.OPENAI, error))
+
+    def _make_head(self) -> dict[str, Any]:
+        head = {"id": self._chat.id, "object": self.object_name, "created": self._created}
+        return {**head, "model": self._chat.model}
+
+    def _write_chunk(self, index: int, content: Any, logprobs: Any = None, finish: Any = None) -> bytes:
+        choice = {"index": index, self.content_field: content, "logprobs": logprobs, "finish_reason": finish}
+        return write_event(
+            {**self._make_head(), "choices": [choice], **({"usage": None} if self._with_usage else {})}
+        )
