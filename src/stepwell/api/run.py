@@ -125,12 +125,7 @@ class Run:
         return plot_runs((self, *others), metrics=metrics, over=over, labels=labels)
 
     def export(
-        self,
-        to: str | Path,
-        *,
-        checkpoint: str | None = None,
-        licence: str = "other",
-        private: bool = False,
+        self, to: str | Path, *, checkpoint: str | None = None, licence: str = "other", private: bool = False
     ) -> str:
         """Write the policy as a Hugging Face directory with a model card, or upload it to `hub:org/name`.
 

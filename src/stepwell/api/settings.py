@@ -62,11 +62,7 @@ def list_presets() -> tuple[str, ...]:
 
 
 def recipe(
-    name: str | Recipe,
-    *,
-    credit: FunctionLike | None = None,
-    loss: FunctionLike | None = None,
-    **slots: Any,
+    name: str | Recipe, *, credit: FunctionLike | None = None, loss: FunctionLike | None = None, **slots: Any
 ) -> RecipeConfig:
     """A recipe with changes to its slots: `recipe("grpo", credit=my_credit, kl_coef=0.0)`.
 

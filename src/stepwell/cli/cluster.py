@@ -38,9 +38,7 @@ def add(commands: Any) -> None:
         examples=_EXAMPLES,
     )
     status.add_argument(
-        "--address",
-        metavar="CLUSTER",
-        help="a Ray cluster: auto (default), HOST:6379 or ray://HOST:10001",
+        "--address", metavar="CLUSTER", help="a Ray cluster: auto (default), HOST:6379 or ray://HOST:10001"
     )
     status.add_argument(
         "--host",

@@ -20,9 +20,7 @@ _NAME_HELP = "a name of `stepwell envs list`, gymnasium:ID, or an import path mo
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
-        "envs",
-        help="list, show or check environments",
-        description="The environments that agents act in.",
+        "envs", help="list, show or check environments", description="The environments that agents act in."
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = add_command(

@@ -84,9 +84,7 @@ STARTING_POINTS: dict[str, StartingPoint] = {
     "reward": StartingPoint(
         summary="a reward of your own",
         description="Writes NAME.py, a function that is called for every step and adds a part to its reward.",
-        examples=[
-            ("stepwell init reward brevity", "writes brevity.py"),
-        ],
+        examples=[("stepwell init reward brevity", "writes brevity.py")],
         name_help="a Python name such as brevity",
         next_commands=_list_reward_commands,
     ),

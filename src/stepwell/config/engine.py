@@ -34,8 +34,7 @@ class ServerConfig(Settings):
     )
     backoff_s: float = Field(0.25, ge=0, description="pause before the first new attempt; doubles each time")
     logprobs_mode: Literal["auto", "raw", "processed"] = Field(
-        "auto",
-        description="which logprobs vLLM returns (its --logprobs-mode); auto: asks when it matters",
+        "auto", description="which logprobs vLLM returns (its --logprobs-mode); auto: asks when it matters"
     )
     num_probes: int = Field(
         4, ge=1, description="prompts that check, after every update, whether a server has the new weights"
@@ -78,8 +77,7 @@ class EngineConfig(Settings):
         description="prompt tokens computed between two decoding steps, so that decoding does not stall",
     )
     on_new_weights: Literal["continue", "recompute"] = Field(
-        "continue",
-        description="requests in flight keep their older keys and values, or compute them again",
+        "continue", description="requests in flight keep their older keys and values, or compute them again"
     )
     seed: int = Field(0, ge=0, description="stream from which requests without a seed draw theirs")
     forward: Literal["auto", "lean", "transformers"] = Field(
@@ -134,9 +132,7 @@ class RemoteEngineConfig(Settings):
     max_connections: int = Field(256, ge=1, description="requests at the server at once; further ones wait")
     connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
     timeout_s: float = Field(
-        600.0,
-        gt=0,
-        description="how long the server may be silent; without streaming that is a whole action",
+        600.0, gt=0, description="how long the server may be silent; without streaming that is a whole action"
     )
     num_retries: int = Field(
         4,

@@ -12,8 +12,7 @@ class EnvServiceConfig(ServiceConfig):
 
     port: int = Field(8090, ge=0, le=65535, description="port to listen on; 0 takes any free one")
     envs: tuple[str, ...] = Field(
-        (),
-        description="environments that may be opened; none: all built-in ones, and nothing by import path",
+        (), description="environments that may be opened; none: all built-in ones, and nothing by import path"
     )
 
     env_options: dict[str, dict[str, JsonValue]] = Field(

@@ -109,11 +109,7 @@ class PipelineProfile(Settings):
     trainer: TrainerTimes = Field(default_factory=TrainerTimes)
     weights: WeightTimes = Field(default_factory=WeightTimes)
     network: NetworkTimes = Field(default_factory=NetworkTimes)
-    switch_s: float = Field(
-        0.0,
-        ge=0,
-        description="of a device that turns from one kind of work to another",
-    )
+    switch_s: float = Field(0.0, ge=0, description="of a device that turns from one kind of work to another")
     controller_s: float = Field(0.0, ge=0, description="of the process that drives all, per environment turn")
     update_s: float = Field(0.0, ge=0, description="of the same process per update, besides learning")
     turns: tuple[int, ...] = Field((10,), description="turns of observed episodes, drawn from")

@@ -17,13 +17,7 @@ from stepwell.config.curriculum import CurriculumConfig
 from stepwell.config.engine import EngineConfig
 from stepwell.config.judge import JudgeConfig
 from stepwell.config.outcome import OutcomeConfig
-from stepwell.config.outputs import (
-    CheckpointConfig,
-    EvalConfig,
-    MonitorConfig,
-    ParityConfig,
-    RunPoolConfig,
-)
+from stepwell.config.outputs import CheckpointConfig, EvalConfig, MonitorConfig, ParityConfig, RunPoolConfig
 from stepwell.config.policy import PolicyConfig
 from stepwell.config.renamed import rename_agent_keys
 from stepwell.config.replay import ReplayConfig
@@ -94,8 +88,7 @@ class AgentConfig(Settings):
         "is dropped), with context `observation` or `summary`",
     )
     tell_problems: bool | None = Field(
-        None,
-        description="say which actions could not be done, and why; None: if actions are tool calls",
+        None, description="say which actions could not be done, and why; None: if actions are tool calls"
     )
 
     @model_validator(mode="before")

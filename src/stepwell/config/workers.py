@@ -95,8 +95,7 @@ class WorkersConfig(Settings):
         True, description="simulators and generators are processes; false: threads of this one, for tests"
     )
     backend: Literal["local", "ray"] = Field(
-        "local",
-        description="local: processes here, and on hosts that devices name; ray: actors of a cluster",
+        "local", description="local: processes here, and on hosts that devices name; ray: actors of a cluster"
     )
     hosts: dict[str, str] = Field(
         default_factory=dict,

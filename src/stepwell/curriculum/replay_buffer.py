@@ -20,12 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepwell.core import InputError, Scorer, TokenState, Trajectory
-from stepwell.curriculum.perplexity import (
-    PerplexityBand,
-    ScoredTrajectory,
-    choose_steps,
-    compute_perplexity,
-)
+from stepwell.curriculum.perplexity import PerplexityBand, ScoredTrajectory, choose_steps, compute_perplexity
 from stepwell.curriculum.score_files import ScoreFiles
 from stepwell.pool import Channel, Filter, Pool
 from stepwell.pool.results import KEEP_TAG, TrajectorySummary

@@ -84,11 +84,7 @@ class ArrayEngine:
         ]
 
     def load_weights(
-        self,
-        version: int,
-        source: Mapping[str, torch.Tensor] | str | Path,
-        *,
-        fingerprint: str | None = None,
+        self, version: int, source: Mapping[str, torch.Tensor] | str | Path, *, fingerprint: str | None = None
     ) -> None:
         """Replace the weights between two batches, or raise `WeightsError` and keep the old ones."""
         ready = read_version(self.model, version, self.version, source, fingerprint)

@@ -165,11 +165,7 @@ class EmbeddedEngine:
         return self._run_in_worker(partial(self._core.cancel, request_id))
 
     def load_weights(
-        self,
-        version: int,
-        source: Mapping[str, torch.Tensor] | str | Path,
-        *,
-        fingerprint: str | None = None,
+        self, version: int, source: Mapping[str, torch.Tensor] | str | Path, *, fingerprint: str | None = None
     ) -> None:
         """Replace the weights between two steps, or raise `WeightsError` and keep the old ones.
 

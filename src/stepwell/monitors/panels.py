@@ -252,10 +252,7 @@ PANELS = (
         labels={"generators/queue": "requests", "trainers/queue": "groups"},
     ),
     Panel(
-        "Episodes under way",
-        ("simulators/episodes",),
-        "Episodes that are being played. Steady is good.",
-        0.0,
+        "Episodes under way", ("simulators/episodes",), "Episodes that are being played. Steady is good.", 0.0
     ),
     Panel(
         "Requests per batch",

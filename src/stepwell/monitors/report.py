@@ -309,10 +309,7 @@ def _list_facts(run: RunFolder) -> list[tuple[str, str]]:
     steps = run.summary.env_steps if run.summary else last.env_steps if last else 0
     seconds = run.summary.wall_s if run.summary else last.time_s if last else 0.0
     seed = run.summary.seed if run.summary else run.config.get("seed", "")
-    facts = [
-        ("environment steps", f"{steps:,}"),
-        ("wall time", format_duration(seconds)),
-    ]
+    facts = [("environment steps", f"{steps:,}"), ("wall time", format_duration(seconds))]
     facts += [] if run.is_evaluation else [("updates", f"{run.last_update:,}")]
     facts += [("seed", str(seed))] if seed != "" else []
     facts += [("changed", change) for change in describe_changes(run.summary)] if run.summary else []

@@ -116,9 +116,7 @@ def build_block_mask(layout: TreeLayout, window: int | None) -> BlockMask:
 
 
 def classify_blocks(
-    ends: np.ndarray[Any, np.dtype[np.int32]],
-    depths: np.ndarray[Any, np.dtype[np.int32]],
-    window: int | None,
+    ends: np.ndarray[Any, np.dtype[np.int32]], depths: np.ndarray[Any, np.dtype[np.int32]], window: int | None
 ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.bool_]]]:
     """For every (query block, key block): whether any query sees any key, and whether every query sees every
     key.

@@ -183,10 +183,7 @@ def backward(
 
 
 def pull_gradients(
-    outputs: Outputs,
-    microbatch: AnyMicrobatch,
-    pulls: tuple[Tensor, ...],
-    wanted: dict[str, bool],
+    outputs: Outputs, microbatch: AnyMicrobatch, pulls: tuple[Tensor, ...], wanted: dict[str, bool]
 ) -> None:
     """Backpropagate a microbatch's share of the output gradients through its graph."""
     _pull_shares(outputs, pulls, wanted, microbatch.logprob_indices, microbatch.value_indices)

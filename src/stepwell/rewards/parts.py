@@ -40,10 +40,7 @@ def make_rule_judge(description: EnvDescription) -> RuleJudge:
 
 
 def list_part_names(
-    strategy: Strategy | str,
-    forms: Collection[StateForm],
-    form: StateForm,
-    own: Sequence[OwnPartConfig] = (),
+    strategy: Strategy | str, forms: Collection[StateForm], form: StateForm, own: Sequence[OwnPartConfig] = ()
 ) -> tuple[str, ...]:
     """The parts of a step for a strategy and an environment with states in `forms`, and the user's own."""
     fields = find_strategy(strategy).fields if form in forms else ()

@@ -137,12 +137,7 @@ class AgentWorker:
         if number in self._cancelled:
             place = outcome.get("error", "")
             problem = f"no end within {job['timeout_s']:g} s" + (f"; it was at\n{place}" if place else "")
-            outcome = {
-                "status": "agent_error",
-                "error": problem,
-                "timed_out": True,
-                "failure": "timed_out",
-            }
+            outcome = {"status": "agent_error", "error": problem, "timed_out": True, "failure": "timed_out"}
         del self._tasks[number]
         self._cancelled.discard(number)
         self._send({"over": number, "wall_s": time.perf_counter() - started} | outcome)

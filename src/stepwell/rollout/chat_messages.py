@@ -16,16 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepwell.core import (
-    JSON,
-    FinishReason,
-    InputError,
-    Sampling,
-    State,
-    Step,
-    ToolCall,
-    read_call,
-)
+from stepwell.core import JSON, FinishReason, InputError, Sampling, State, Step, ToolCall, read_call
 from stepwell.core.arrays import AnyArray
 from stepwell.envs.remote.wire import encode_png
 from stepwell.rendering import ImagePart, Message

@@ -55,12 +55,7 @@ class Rollout:
         self.envs, self.player, self.sampler = envs, player, sampler
 
     def run(
-        self,
-        jobs: Sequence[Job],
-        params: SamplingParams,
-        *,
-        retries: int = 0,
-        timeout_s: float | None = None,
+        self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
     ) -> RolloutResult:
         """Play every job once, and again if the system failed."""
         rolled = RolloutResult([])

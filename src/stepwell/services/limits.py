@@ -23,11 +23,7 @@ class ServiceLimits:
     """The same limits for every key. `rate_per_s` = 0 means no rate limit."""
 
     def __init__(
-        self,
-        rate_per_s: float,
-        burst: int,
-        max_concurrent: int,
-        clock: Callable[[], float] = time.monotonic,
+        self, rate_per_s: float, burst: int, max_concurrent: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._rate_per_s = rate_per_s
         self._burst = burst

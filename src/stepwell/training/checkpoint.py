@@ -81,11 +81,7 @@ def collect_state(policy: Policy, trainer: Trainer | None, loop: dict[str, Any])
 
 
 def save_checkpoint(
-    folder: Path,
-    policy: Policy,
-    trainer: Trainer | None,
-    loop: dict[str, Any],
-    name: str | None = None,
+    folder: Path, policy: Policy, trainer: Trainer | None, loop: dict[str, Any], name: str | None = None
 ) -> Checkpoint:
     """Write `folder/update-…` (or `folder/name`) atomically. Without a trainer: the policy only."""
     return write_checkpoint(folder, collect_state(policy, trainer, loop), name)

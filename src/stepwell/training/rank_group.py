@@ -63,11 +63,7 @@ class RankGroup:
         if self._ranks is None:
             state = None if self._shards is not None else self.optimizer.read_named_state()
             self._ranks = Ranks(
-                self.policy,
-                self.config,
-                self.launcher,
-                state=state,
-                timeout_s=self.timeout_s,
+                self.policy, self.config, self.launcher, state=state, timeout_s=self.timeout_s
             )
             if self._shards is not None:
                 self._ranks.call("restore", path=str(self._shards))

@@ -51,11 +51,7 @@ from stepwell.training.rank_weights import RankWeights
 from stepwell.training.sharded_files import load_shards, save_shards
 from stepwell.training.sharding import ShardedPolicy, make_reference
 
-KINDS: dict[str, Any] = {
-    "CausalLMPolicy": CausalLMPolicy,
-    "VLMPolicy": VLMPolicy,
-    "VLAPolicy": VLAPolicy,
-}
+KINDS: dict[str, Any] = {"CausalLMPolicy": CausalLMPolicy, "VLMPolicy": VLMPolicy, "VLAPolicy": VLAPolicy}
 _KINDS = ("logprobs", "values", "entropies")
 _LOOPBACK = "lo"
 

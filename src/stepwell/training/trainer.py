@@ -35,13 +35,7 @@ from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.recipes import Recipe
 from stepwell.config.training import TrainConfig
 from stepwell.config.workers import OnDeadRank
-from stepwell.core import (
-    InputError,
-    LogprobGaps,
-    Step,
-    Trajectory,
-    select_trainable,
-)
+from stepwell.core import InputError, LogprobGaps, Step, Trajectory, select_trainable
 from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.packing import Outputs, backward, check_finite, evaluate
 from stepwell.pool.credit_records import CreditRecord
@@ -339,12 +333,7 @@ class Trainer:
         return self._budget.fit_memory([minibatch], run, prepare_retry)
 
     def _take_step(
-        self,
-        objective: Objective,
-        steps: Sequence[Step],
-        *,
-        is_first: bool,
-        check_parity: CheckParity | None,
+        self, objective: Objective, steps: Sequence[Step], *, is_first: bool, check_parity: CheckParity | None
     ) -> dict[str, Tensor]:
         metrics = self._pull_gradients(objective, with_entropies=is_first or self.recipe.entropy_coef > 0)
         if not is_first:  # the weights have changed, so the engine's logprobs are no longer comparable

@@ -17,13 +17,7 @@ from typing import Any, Protocol
 from stepwell.core import Request, Sampled, Task, WorkerError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import Frame
-from stepwell.envs.codecs import (
-    pack_actions,
-    pack_requests,
-    pack_tasks,
-    unpack_samples,
-    unpack_turns,
-)
+from stepwell.envs.codecs import pack_actions, pack_requests, pack_tasks, unpack_samples, unpack_turns
 from stepwell.envs.turns import Turn
 from stepwell.workers.contracts import WorkerHealth
 from stepwell.workers.hosts import check_places

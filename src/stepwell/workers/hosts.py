@@ -24,13 +24,7 @@ from stepwell.core.frames import Frame
 from stepwell.core.user_objects import find_object
 from stepwell.envs.async_batch import AsyncEnvBatch
 from stepwell.envs.batch import EnvBatch
-from stepwell.envs.codecs import (
-    pack_samples,
-    pack_turns,
-    unpack_actions,
-    unpack_requests,
-    unpack_tasks,
-)
+from stepwell.envs.codecs import pack_samples, pack_turns, unpack_actions, unpack_requests, unpack_tasks
 from stepwell.workers.weight_bytes import unpack_weights
 
 Progress = Callable[[], None]

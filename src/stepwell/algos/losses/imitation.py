@@ -32,10 +32,7 @@ def filtered_bc_loss(inputs: LossInputs, *, percentile: float = 70) -> tuple[Ten
     own = timeline.tokens_by_trajectory.expand(kept[whole.trajectories])
     trained = inputs.reduction.zero_untrained(own.to(inputs.policy_logprobs.dtype))
     loss = -(trained @ inputs.policy_logprobs) / max(1, num_kept)
-    metrics = {
-        "logprob_mean": -loss.detach(),
-        "kept_fraction": trained.sum() / whole.num_tokens,
-    }
+    metrics = {"logprob_mean": -loss.detach(), "kept_fraction": trained.sum() / whole.num_tokens}
     return loss, metrics
 
 

@@ -72,10 +72,7 @@ class LeRobotSampler:
         """Open a saved LeRobot policy with the processors saved beside it."""
         try:
             from lerobot.configs.policies import PreTrainedConfig  # type: ignore[import-not-found]
-            from lerobot.policies.factory import (  # type: ignore[import-not-found]
-                get_policy_class,
-                make_pre_post_processors,
-            )
+            from lerobot.policies.factory import get_policy_class, make_pre_post_processors  # type: ignore[import-not-found]
         except ImportError as error:
             raise ConfigError(
                 f"LeRobot policies need the package lerobot, which cannot be imported here ({error}); "

@@ -66,12 +66,7 @@ class AgentRollout:
             raise
 
     def run(
-        self,
-        jobs: Sequence[Job],
-        params: SamplingParams,
-        *,
-        retries: int = 0,
-        timeout_s: float | None = None,
+        self, jobs: Sequence[Job], params: SamplingParams, *, retries: int = 0, timeout_s: float | None = None
     ) -> RolloutResult:
         """Play every job. Trajectories of evaluations are returned, the others are in the pool.
 

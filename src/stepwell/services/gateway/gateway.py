@@ -138,10 +138,7 @@ class Gateway(BaseGateway):
     def collect_metrics(self) -> dict[str, JSON]:
         counts = self.renderer.counts
         restarts: dict[str, JSON] = {kind.value: number for kind, number in counts.restarts.items()}
-        prompts: dict[str, JSON] = {
-            "started": counts.num_started,
-            "extended": counts.num_extended,
-        }
+        prompts: dict[str, JSON] = {"started": counts.num_started, "extended": counts.num_extended}
         return {**super().collect_metrics(), "prompts": {**prompts, "restarted": restarts}}
 
     async def _start_call(self, caller: GatewayCaller, chat: ChatRequest) -> PendingCall:

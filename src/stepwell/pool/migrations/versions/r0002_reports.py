@@ -16,10 +16,7 @@ def upgrade() -> None:
         "reports",
         sa.Column("seq", _SEQ, primary_key=True, autoincrement=True),
         sa.Column(
-            "trajectory",
-            sa.BigInteger,
-            sa.ForeignKey("trajectories.seq", ondelete="CASCADE"),
-            nullable=False,
+            "trajectory", sa.BigInteger, sa.ForeignKey("trajectories.seq", ondelete="CASCADE"), nullable=False
         ),
         sa.Column("body", sa.Text, nullable=False),
         sa.Column("created_s", sa.Double, nullable=False),

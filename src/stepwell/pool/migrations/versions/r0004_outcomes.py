@@ -16,10 +16,7 @@ def upgrade() -> None:
         "outcomes",
         sa.Column("seq", _SEQ, primary_key=True, autoincrement=True),
         sa.Column(
-            "trajectory",
-            sa.BigInteger,
-            sa.ForeignKey("trajectories.seq", ondelete="CASCADE"),
-            nullable=False,
+            "trajectory", sa.BigInteger, sa.ForeignKey("trajectories.seq", ondelete="CASCADE"), nullable=False
         ),
         sa.Column("success_probability", sa.Double, nullable=False),
         sa.Column("source", sa.Text, nullable=False),

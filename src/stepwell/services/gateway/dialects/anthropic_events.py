@@ -44,9 +44,7 @@ class MessagesWriter:
         yield from self._close_text()
         (choice,) = completion.choices
         yield _write_event(
-            "message_delta",
-            delta=messages.write_stop_reason(choice),
-            usage=messages.write_usage(completion),
+            "message_delta", delta=messages.write_stop_reason(choice), usage=messages.write_usage(completion)
         )
         yield _write_event("message_stop")
 

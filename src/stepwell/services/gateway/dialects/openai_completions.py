@@ -12,12 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stepwell.core.ids import new_id
-from stepwell.services.gateway.chat import (
-    ChatCompletion,
-    ChatRequest,
-    CompletionDelta,
-    TokenLogprob,
-)
+from stepwell.services.gateway.chat import ChatCompletion, ChatRequest, CompletionDelta, TokenLogprob
 from stepwell.services.gateway.dialects import openai_shared as shared
 from stepwell.services.gateway.dialects.request_bodies import (
     MAX_CHOICES,
