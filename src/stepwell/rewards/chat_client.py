@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from stepwell.core.api_keys import read_key
@@ -50,14 +49,15 @@ class CallSettings(Protocol):
     def backoff_s(self) -> float: ...
 
 
-class CallCounts(Protocol):
-    """Counters of calls and tokens."""
+@dataclass(slots=True)
+class CallCounts:
+    """Calls and tokens so far."""
 
-    num_calls: int
-    num_retries: int
-    num_unreadable: int
-    prompt_tokens: int
-    completion_tokens: int
+    num_calls: int = 0
+    num_retries: int = 0
+    num_unreadable: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
 
 class NoAnswerError(StepwellError):
@@ -119,9 +119,7 @@ class ChatClient:
         self._gate = asyncio.Semaphore(self.config.max_concurrent)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
     async def complete(

@@ -21,7 +21,14 @@ from typing import Generic
 
 from stepwell.config.judge import EndpointConfig
 from stepwell.core.errors import ConfigError
-from stepwell.rewards.chat_client import ChatClient, ChatRefusedError, ChatReply, NoAnswerError, gather_calls
+from stepwell.rewards.chat_client import (
+    CallCounts,
+    ChatClient,
+    ChatRefusedError,
+    ChatReply,
+    NoAnswerError,
+    gather_calls,
+)
 from stepwell.rewards.judge.cache import Answer, AnswerCache
 
 MAX_IN_A_ROW = 8
@@ -29,18 +36,13 @@ _ANSWER = re.compile(r"<answer>\s*(yes|no)\s*\.?\s*</answer>", re.IGNORECASE)
 
 
 @dataclass(slots=True)
-class JudgeCounts:
+class JudgeCounts(CallCounts):
     """Counters of judging so far."""
 
     num_questions: int = 0
-    num_calls: int = 0
-    num_retries: int = 0
     num_failures: int = 0
     num_fallbacks: int = 0
     num_cached: int = 0
-    num_unreadable: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
     num_compared: int = 0
     num_agreed: int = 0
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -33,7 +32,7 @@ from stepwell.core import (
     ToolSchema,
 )
 from stepwell.rendering import ImagePart, Message, TextPart
-from stepwell.rewards.chat_client import ChatClient, ChatRefusedError, ChatReply, NoAnswerError
+from stepwell.rewards.chat_client import CallCounts, ChatClient, ChatRefusedError, ChatReply, NoAnswerError
 from stepwell.rollout.chat_messages import (
     OutsideReply,
     encode_api_message,
@@ -56,15 +55,10 @@ _TOO_LONG = (
 
 
 @dataclass(slots=True)
-class ChatCounts:
-    """Calls and tokens so far."""
+class ChatCounts(CallCounts):
+    """Calls and tokens so far, and calls without an answer."""
 
-    num_calls: int = 0
-    num_retries: int = 0
-    num_unreadable: int = 0
     num_failures: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
     def summarize(self, config: ChatApiConfig) -> dict[str, float]:
         """All counts, and the cost if prices are known."""
@@ -92,10 +86,8 @@ class ChatModel:
         await self._client.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._client.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.__aexit__()
 
     async def prepare(
         self, params: SamplingParams, tools: Sequence[ToolSchema] = (), *, with_image: bool = False

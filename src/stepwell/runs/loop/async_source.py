@@ -89,7 +89,7 @@ class StreamedSource:
             self._start_stream()
         try:
             self.workers.await_weights()
-            taken = self.workers.call(self._next_groups(), self.should_stop)
+            taken = self.workers.call(self.workers.stream.take_batch(), self.should_stop)
         except CancelledError:
             return None
         self._taken += [group.name for group in (*taken.groups, *taken.dropped)]
@@ -103,9 +103,6 @@ class StreamedSource:
         num_retries, waited_s = int(metrics["episodes/refilled"]), time.perf_counter() - started
         self.workers.mark_training(True)
         return Batch(trajectories, num_actions, num_retries, waited_s, is_mixed=True, metrics=metrics)
-
-    async def _next_groups(self) -> TakenGroups:
-        return await self.workers.stream.take_batch()
 
     def _start_stream(self) -> None:
         """Let episodes start: the generators have their weights now."""

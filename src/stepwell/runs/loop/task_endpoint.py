@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stepwell.config.curriculum import TaskEndpointConfig
 from stepwell.core import ConfigError, InfraError
 from stepwell.curriculum.instruction_prompts import Messages
 from stepwell.rewards.chat_client import (
+    CallCounts,
     ChatClient,
     ChatRefusedError,
     ChatReply,
@@ -18,22 +18,11 @@ from stepwell.rewards.chat_client import (
 )
 
 
-@dataclass(slots=True)
-class TaskCallCounts:
-    """Calls and tokens so far."""
-
-    num_calls: int = 0
-    num_retries: int = 0
-    num_unreadable: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
 class TaskEndpoint:
     """A model that writes tasks. A model that stays silent stops the run: no phase is made without it."""
 
     def __init__(self, config: TaskEndpointConfig) -> None:
-        self.config, self.counts = config, TaskCallCounts()
+        self.config, self.counts = config, CallCounts()
 
     def __call__(self, prompts: Sequence[Messages]) -> list[str | None]:
         """The replies, in order; None for a reply without text."""
