@@ -60,13 +60,13 @@ from stepwell.policies.policy_parts import (
 )
 from stepwell.policies.recompute import recompute_outputs
 from stepwell.policies.step_scorer import StepScorer, split_by_step
-from stepwell.policies.weight_loading import list_parts, load_module_weights
+from stepwell.policies.weight_loading import PolicyWeights, list_parts, load_module_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 ATTENTIONS = ("auto", "tree", "replay")
 
 
-class CausalLMPolicy(StepScorer[Packed]):
+class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
     """A language policy with optional critic, reference and adapters.
 
     >>> policy = CausalLMPolicy.from_pretrained("path/to/model", critic="shared")  # doctest: +SKIP

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stepwell.core import Action, ConfigError, State, Step
 from stepwell.core.arrays import FloatArray
@@ -28,19 +28,6 @@ class StepScorer(ABC, Generic[P]):
 
     critic: CriticModel | None
     instruction_critic: CriticModel | None
-    module: nn.ModuleDict
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Return what is trained: the model or its adapters, and the critics."""
-        return (parameter for parameter in self.module.parameters() if parameter.requires_grad)
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return what is trained, with names as in `state_dict`."""
-        return (item for item in self.module.named_parameters() if item[1].requires_grad)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return every weight of actor and critics, under `model.`, `critic.` and `instruction_critic.`."""
-        return self.module.state_dict()
 
     @abstractmethod
     def prepare_batch(self, packed: P) -> P:

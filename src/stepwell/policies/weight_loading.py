@@ -1,11 +1,31 @@
-"""Loads the weights of a module as a whole, or refuses them; lists them as parts."""
+"""The weights of a policy: listed, loaded as a whole or refused, and as parts."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from torch import Tensor, nn
 
 from stepwell.core import WeightsError
 from stepwell.core.weight_parts import WeightParts
+
+
+class PolicyWeights:
+    """A policy's actor and critics in one module."""
+
+    module: nn.ModuleDict
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return what is trained: the model or its adapters, and the critics."""
+        return (parameter for parameter in self.module.parameters() if parameter.requires_grad)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Return what is trained, with names as in `state_dict`."""
+        return (item for item in self.module.named_parameters() if item[1].requires_grad)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return every weight of actor and critics, under `model.`, `critic.` and `instruction_critic.`."""
+        return self.module.state_dict()
 
 
 def load_module_weights(module: nn.Module, weights: dict[str, Tensor], must_share: str) -> None:

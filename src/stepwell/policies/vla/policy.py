@@ -55,7 +55,7 @@ from stepwell.policies.vla.encoder import Encoder
 from stepwell.policies.vla.heads import FlowHead
 from stepwell.policies.vla.inputs import VLAInputs, get_inputs
 from stepwell.policies.vla.model import VLAModel, VLAShape
-from stepwell.policies.weight_loading import list_parts, load_module_weights
+from stepwell.policies.weight_loading import PolicyWeights, list_parts, load_module_weights
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FILES = {
@@ -67,7 +67,7 @@ _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorE
 
 
 @renamed_members(fresh="from_shape")
-class VLAPolicy(StepScorer[PackedArrays]):
+class VLAPolicy(PolicyWeights, StepScorer[PackedArrays]):
     """A robot policy with optional critic and reference."""
 
     adapters = None  # only language policies have adapters; robot policies train the whole model
