@@ -10,15 +10,16 @@ counted, resets are not. Bytes are those of the messages in both directions, wit
     OpenEnv               the same environment behind OpenEnv's own server (its WebSocket, images as PNG)
     OpenEnv, N at once    N of its sessions, each on a connection of its own, played at the same time
 
-The ways take turns, round after round, and the best round of each counts: other work on the machine disturbs
-all of them alike. Processor time is that of caller and server together, over all rounds; it depends little on
-other work.
+The ways take turns in short rounds, so that other work on the machine disturbs all of them alike. Turns per
+second are those of the median round; `times_openenv` is the median over the rounds of the ratio to OpenEnv in
+the same round (many sessions are compared with its many sessions). Processor time is that of caller and
+server together, over all rounds.
 
 OpenEnv is played where `--openenv-python` names an interpreter that has openenv-core:
 
     python -m venv openenv && openenv/bin/pip install openenv-core
     python benchmarks/env_service_speed.py --openenv-python openenv/bin/python
-    python benchmarks/env_service_speed.py --seconds 0.5 --no-write                 # a try
+    python benchmarks/env_service_speed.py --seconds 0.2 --rounds 3 --no-write      # a try
 
 Server and caller share the machine; the server is a process of its own.
 """
@@ -33,6 +34,7 @@ import os
 import platform
 import random
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -45,7 +47,6 @@ from typing import Any
 HERE = Path(__file__).resolve()
 RESULT = HERE.parent / "results" / "env_service_speed.json"
 BATCH = 16
-ROUNDS = 5
 CHILDREN: list[int] = []  # the servers' processes
 Played = tuple[int, int, float]  # turns, bytes, seconds of processor time
 SHOWN = {"text": {"observation": "text"}, "image": {"observation": "image"}}
@@ -53,7 +54,8 @@ SHOWN = {"text": {"observation": "text"}, "image": {"observation": "image"}}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of playing per row and round")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of playing per row and round")
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--openenv-python", metavar="FILE", help="an interpreter that has openenv-core")
     parser.add_argument("--no-write", action="store_true")
     parser.add_argument("--openenv-server", nargs=2, metavar=("PORT", "SHOWN"), help=argparse.SUPPRESS)
@@ -61,15 +63,16 @@ def main() -> None:
     if args.openenv_server:
         serve_openenv(int(args.openenv_server[0]), args.openenv_server[1])
         return
-    rows = measure(args.seconds, args.openenv_python)
+    rows = measure(args.seconds, args.rounds, args.openenv_python)
     show(rows)
     if not args.no_write:
         machine = {"machine": platform.processor() or platform.machine(), "num_cpus": os.cpu_count()}
-        result = {**machine, "python": platform.python_version(), "batch": BATCH, "rows": rows}
+        how = {"seconds": args.seconds, "rounds": args.rounds, "batch": BATCH}
+        result = {**machine, "python": platform.python_version(), **how, "rows": rows}
         RESULT.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def measure(seconds: float, openenv_python: str | None) -> list[dict[str, Any]]:
+def measure(seconds: float, num_rounds: int, openenv_python: str | None) -> list[dict[str, Any]]:
     """All rows. The servers of both sides are up all the time."""
     rows = []
     with ExitStack() as stack:
@@ -80,8 +83,8 @@ def measure(seconds: float, openenv_python: str | None) -> list[dict[str, Any]]:
                 port = stack.enter_context(start_openenv(openenv_python, shown))
                 ways["OpenEnv"] = lambda port=port: play_openenv(port, seconds)
                 ways[f"OpenEnv, {BATCH} at once"] = lambda port=port: play_openenv_batch(port, seconds)
-            rounds = [{name: way() for name, way in ways.items()} for _ in range(ROUNDS)]
-            rows += [make_row(shown, name, [played[name] for played in rounds], seconds) for name in ways]
+            rounds = [{name: way() for name, way in ways.items()} for _ in range(num_rounds)]
+            rows += [make_row(shown, name, rounds, seconds) for name in ways]
     return rows
 
 
@@ -123,16 +126,20 @@ def read_cpu_s() -> float:
     return total
 
 
-def make_row(shown: str, name: str, rounds: list[Played], seconds: float) -> dict[str, Any]:
-    turns, num_bytes, _ = max(rounds)
-    cpu_s = sum(used_s for _, _, used_s in rounds) / max(1, sum(played for played, _, _ in rounds))
-    return {
+def make_row(shown: str, name: str, rounds: list[dict[str, Played]], seconds: float) -> dict[str, Any]:
+    turns = [played[name][0] for played in rounds]
+    row = {
         "shown": shown,
         "way": name,
-        "turns_per_s": round(turns / seconds),
-        "cpu_us_per_turn": round(1e6 * cpu_s),
-        "bytes_per_turn": round(num_bytes / max(1, turns)),
+        "turns_per_s": round(statistics.median(turns) / seconds),
+        "cpu_us_per_turn": round(1e6 * sum(played[name][2] for played in rounds) / max(1, sum(turns))),
+        "bytes_per_turn": round(sum(played[name][1] for played in rounds) / max(1, sum(turns))),
     }
+    other = f"OpenEnv, {BATCH} at once" if str(BATCH) in name else "OpenEnv"
+    if other in rounds[0] and not name.startswith("OpenEnv"):
+        ratios = [played[name][0] / max(1, played[other][0]) for played in rounds]
+        row["times_openenv"] = round(statistics.median(ratios), 2)
+    return row
 
 
 def play_env(name: str, shown: str, seconds: float, *, has_frames: bool = True) -> Played:
@@ -344,11 +351,11 @@ def show(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("FrozenLake", "way", "turns/s", "CPU µs/turn", "bytes/turn"):
-        table.add_column(heading, justify="right" if "/" in heading else "left")
+    for heading in ("FrozenLake", "way", "turns/s", "CPU µs/turn", "bytes/turn", "x OpenEnv"):
+        table.add_column(heading, justify="left" if heading in ("FrozenLake", "way") else "right")
     for found in rows:
         figures = [f"{found[key]:,}" for key in ("turns_per_s", "cpu_us_per_turn", "bytes_per_turn")]
-        table.add_row(found["shown"], found["way"], *figures)
+        table.add_row(found["shown"], found["way"], *figures, str(found.get("times_openenv", "")))
     Console(width=100).print(table)
 
 

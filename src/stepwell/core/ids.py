@@ -14,6 +14,7 @@ from typing import Any
 from stepwell.core.errors import InputError
 
 HASH_BYTES = 16
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def new_id(prefix: str) -> str:
@@ -29,7 +30,7 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
 def content_hash(value: Any) -> str:
     """Content hash of a JSON value, independent of the order of its keys."""
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = _ENCODER.encode(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"content_hash takes JSON values without NaN: {error}") from error
     return hash_bytes(text.encode())

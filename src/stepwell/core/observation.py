@@ -25,7 +25,10 @@ class Observation:
     tools: tuple[ToolSchema, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", replace_half_surrogates(self.text))
+        if not self.text.isascii():
+            object.__setattr__(self, "text", replace_half_surrogates(self.text))
+        if self.images == ():
+            return
         frozen = []
         for index, image in enumerate(self.images):
             array = np.asarray(image)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+_TEXTLESS = frozenset([type(None), bool, int, float])
+
 
 def replace_half_surrogates(text: str) -> str:
     """The text with surrogate pairs joined to characters and lone halves replaced by U+FFFD.
@@ -34,9 +36,13 @@ def quote_short(text: str) -> str:
 def clean_texts(value: Any) -> Any:
     """A JSON value in which every text can be encoded."""
     if isinstance(value, str):
-        return replace_half_surrogates(value)
+        return value if value.isascii() else replace_half_surrogates(value)
     if isinstance(value, dict):
-        return {clean_texts(name): clean_texts(entry) for name, entry in value.items()}
+        cleaned = {}
+        for name, entry in value.items():
+            key = name if type(name) is str and name.isascii() else clean_texts(name)
+            cleaned[key] = entry if type(entry) in _TEXTLESS else clean_texts(entry)
+        return cleaned
     if isinstance(value, list):
         return [clean_texts(entry) for entry in value]
     return value

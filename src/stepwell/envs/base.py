@@ -71,6 +71,7 @@ class Env(ABC):
     has_process: ClassVar[bool] = False  # whether effects report progress towards the goal
     tells_golden: ClassVar[bool] = False  # whether reset reports `golden_steps`, which costs an oracle's plan
     waits: ClassVar[bool] = False  # whether it mostly waits (for a browser, a server): see `waiting.py`
+    is_quick: ClassVar[bool] = False  # whether turns and resets to tasks take microseconds, in any thread
     is_vector: ClassVar[bool] = False  # a robot's simulator may be: see `robots/vector.py`
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -45,8 +45,8 @@ from stepwell.envs.frame_values import (
     ArrayPacker,
     Arrays,
     ArrayUnpacker,
-    build_or_refuse,
     expand_value,
+    refuse_invalid,
     require_count,
     require_type,
     require_types,
@@ -67,39 +67,41 @@ def pack_tasks(tasks: Sequence[Task]) -> Header:
     return {"tasks": [[t.env, t.content, t.instruction, t.seed, t.tags] for t in tasks]}
 
 
+@refuse_invalid("tasks")
 def unpack_tasks(header: Header) -> list[Task]:
     """The tasks of `pack_tasks`."""
-
-    def build() -> list[Task]:
-        return [
-            Task(env, require_type(content, dict), instruction, seed, tuple(tags))
-            for env, content, instruction, seed, tags in header["tasks"]
-        ]
-
-    return build_or_refuse(build, "tasks")
+    return [
+        Task(env, require_type(content, dict), instruction, seed, tuple(tags))
+        for env, content, instruction, seed, tags in header["tasks"]
+    ]
 
 
 def pack_actions(actions: Sequence[Any]) -> tuple[Header, list[AnyArray]]:
     """Actions for environments: lists of names, or chunks of a robot's actions."""
-    packer = ArrayPacker()
-    if actions and all([isinstance(action, np.ndarray) for action in actions]):
+    if actions and isinstance(actions[0], np.ndarray) and all(isinstance(a, np.ndarray) for a in actions):
+        packer = ArrayPacker()
         return {"chunks": packer.stack_column(list(actions)), "count": len(actions)}, packer.arrays
-    return {"names": [list(names) for names in actions]}, packer.arrays
+    return {"names": [*map(list, actions)]}, []
 
 
+@refuse_invalid("actions")
 def unpack_actions(header: Header, arrays: Arrays) -> list[Any]:
     """The actions of `pack_actions`; names as tuples."""
-
-    def build() -> list[Any]:
-        if "chunks" in header:
-            return list(ArrayUnpacker(arrays).unstack_column(header["chunks"], header["count"]))
-        return [tuple(require_type(name, str) for name in names) for names in header["names"]]
-
-    return build_or_refuse(build, "actions")
+    if "chunks" in header:
+        return list(ArrayUnpacker(arrays).unstack_column(header["chunks"], header["count"]))
+    actions = []
+    for names in header["names"]:
+        for name in names:
+            if type(name) is not str:
+                raise EncodingError(f"{name!r} should be a str")
+        actions.append(tuple(names))
+    return actions
 
 
 def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
     """Turns. A turn whose `info` is not JSON becomes a turn with an error that explains this."""
+    if len(turns) == 1 and (plain := _pack_plain_turn(turns[0])) is not None:
+        return plain, []
     packer = ArrayPacker()
     shown = [turn.observation for turn in turns]
     states = [turn.state for turn in turns]
@@ -117,33 +119,72 @@ def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
     return header, packer.arrays
 
 
+@refuse_invalid("turns")
 def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
     """The turns of `pack_turns`."""
+    if len(header["rewards"]) == 1 and (turn := _unpack_plain_turn(header)) is not None:
+        return [turn]
+    rewards, states = require_type(header["rewards"], list), header["states"]
+    count = len(rewards)
+    unpacker, seen = ArrayUnpacker(arrays), expand_value(header["seen"], count)
+    rows = iter(unpacker.unstack_rows(header["arrays"], sum([isinstance(value, str) for value in seen])))
+    shown = [
+        ArrayState(next(rows), value) if isinstance(value, str) else _unpack_observation(value, unpacker)
+        for value in seen
+    ]
+    columns = (
+        shown,
+        require_types(rewards, float, count),
+        require_types(expand_value(header["terminated"], count), bool, count),
+        require_types(expand_value(header["truncated"], count), bool, count),
+        _read_infos(header["infos"], count),
+        [None] * count,
+        [{} for _ in shown] if states is None else require_types(states, dict, count),
+    )
+    turns = [Turn(*values) for values in zip(*columns, strict=True)]
+    for place, *error in header["errors"]:
+        turns[require_type(place, int)].error = unpack_error(error, EnvError)
+    return turns
 
-    def build() -> list[Turn]:
-        rewards, states = require_type(header["rewards"], list), header["states"]
-        count = len(rewards)
-        unpacker, seen = ArrayUnpacker(arrays), expand_value(header["seen"], count)
-        rows = iter(unpacker.unstack_rows(header["arrays"], sum([isinstance(value, str) for value in seen])))
-        shown = [
-            ArrayState(next(rows), value) if isinstance(value, str) else _unpack_observation(value, unpacker)
-            for value in seen
-        ]
-        columns = (
-            shown,
-            require_types(rewards, float, count),
-            require_types(expand_value(header["terminated"], count), bool, count),
-            require_types(expand_value(header["truncated"], count), bool, count),
-            _read_infos(header["infos"], count),
-            [None] * count,
-            [{} for _ in shown] if states is None else require_types(states, dict, count),
-        )
-        turns = [Turn(*values) for values in zip(*columns, strict=True)]
-        for place, *error in header["errors"]:
-            turns[require_type(place, int)].error = unpack_error(error, EnvError)
-        return turns
 
-    return build_or_refuse(build, "turns")
+def _unpack_plain_turn(header: Header) -> Turn | None:
+    """The turn of `_pack_plain_turn`; None if the header is not one of those."""
+    if header["arrays"] is not None or header["errors"] or header["states"] is not None:
+        return None
+    (reward,), (terminated,), (truncated,) = header["rewards"], header["terminated"], header["truncated"]
+    ((text, images, tools),) = header["seen"]
+    infos = {}
+    for name, column in header["infos"].items():
+        if type(column) is not list:
+            return None
+        (infos[name],) = column
+    if images != [] or tools != [] or type(text) is not str or type(reward) is not float:
+        return None
+    if type(terminated) is not bool or type(truncated) is not bool:
+        return None
+    return Turn(Observation(text), reward, terminated, truncated, infos)
+
+
+def _pack_plain_turn(turn: Turn) -> Header | None:
+    """The header of one turn of text alone; None if there is more to it. A remote turn is most often this."""
+    shown, info = turn.observation, turn.info
+    if turn.error is not None or isinstance(shown, ArrayState) or shown.images or shown.tools:
+        return None
+    infos = {}
+    for name, value in info.items():
+        if type(value) not in PLAIN_TYPES:
+            return None
+        infos[name] = [value]
+    return {
+        "rewards": [float(turn.reward)],
+        "terminated": [bool(turn.terminated)],
+        "truncated": [bool(turn.truncated)],
+        "infos": infos,
+        "states": [turn.state] if turn.state else None,
+        "errors": [],
+        "seen": [[shown.text, [], []]],
+        "arrays": None,
+    }
 
 
 def _pack_infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:
@@ -203,24 +244,21 @@ def pack_requests(requests: Sequence[Request]) -> tuple[Header, list[AnyArray]]:
     return header, packer.arrays
 
 
+@refuse_invalid("requests")
 def unpack_requests(header: Header, arrays: Arrays) -> list[Request]:
     """The requests of `pack_requests`."""
-
-    def build() -> list[Request]:
-        unpacker, values = ArrayUnpacker(arrays), require_type(header["states"], list)
-        rows = iter(unpacker.unstack_rows(header["arrays"], sum(isinstance(value, str) for value in values)))
-        states = [
-            ArrayState(next(rows), value) if isinstance(value, str) else _unpack_token_state(value, unpacker)
-            for value in values
-        ]
-        fields = require_count(header["requests"], len(states))
-        kinds = dict(enumerate(map(_read_params, header["params"])))
-        return [
-            Request(state, kinds[kind].with_seed(_read_seed(seed)), conversation, require_type(id, str))
-            for state, (conversation, id, kind, seed) in zip(states, fields, strict=True)
-        ]
-
-    return build_or_refuse(build, "requests")
+    unpacker, values = ArrayUnpacker(arrays), require_type(header["states"], list)
+    rows = iter(unpacker.unstack_rows(header["arrays"], sum(isinstance(value, str) for value in values)))
+    states = [
+        ArrayState(next(rows), value) if isinstance(value, str) else _unpack_token_state(value, unpacker)
+        for value in values
+    ]
+    fields = require_count(header["requests"], len(states))
+    kinds = dict(enumerate(map(_read_params, header["params"])))
+    return [
+        Request(state, kinds[kind].with_seed(_read_seed(seed)), conversation, require_type(id, str))
+        for state, (conversation, id, kind, seed) in zip(states, fields, strict=True)
+    ]
 
 
 def _pack_token_state(state: State, packer: ArrayPacker) -> list[Any]:
@@ -272,28 +310,25 @@ def pack_samples(samples: Sequence[Sampled]) -> tuple[Header, list[AnyArray]]:
     return header, packer.arrays
 
 
+@refuse_invalid("samples")
 def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
     """The samples of `pack_samples`."""
-
-    def build() -> list[Sampled]:
-        unpacker, values = ArrayUnpacker(arrays), require_type(header["actions"], list)
-        actions = _unpack_actions(header, values, unpacker)
-        logprobs = unpacker.unstack_column(header["logprobs"], len(values))
-        fields = require_count(header["samples"], len(values))
-        return [
-            Sampled(
-                action,
-                logprobs[place],
-                Sampling(temperature, top_p, seed, FinishReason(reason)),
-                VersionSpan(first, last),
-                num_cached,
-            )
-            for place, (action, (temperature, top_p, seed, reason, first, last, num_cached)) in enumerate(
-                zip(actions, fields, strict=True)
-            )
-        ]
-
-    return build_or_refuse(build, "samples")
+    unpacker, values = ArrayUnpacker(arrays), require_type(header["actions"], list)
+    actions = _unpack_actions(header, values, unpacker)
+    logprobs = unpacker.unstack_column(header["logprobs"], len(values))
+    fields = require_count(header["samples"], len(values))
+    return [
+        Sampled(
+            action,
+            logprobs[place],
+            Sampling(temperature, top_p, seed, FinishReason(reason)),
+            VersionSpan(first, last),
+            num_cached,
+        )
+        for place, (action, (temperature, top_p, seed, reason, first, last, num_cached)) in enumerate(
+            zip(actions, fields, strict=True)
+        )
+    ]
 
 
 def _unpack_actions(header: Header, values: Sequence[Any], unpacker: ArrayUnpacker) -> list[Action]:

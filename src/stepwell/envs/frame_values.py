@@ -10,7 +10,8 @@ Reading checks everything: a header of the wrong form raises `EncodingError`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from stepwell.core.arrays import AnyArray
 
 MAX_STACKED_BYTES = 4096  # of one array; for larger ones a copy does not pay
 Arrays = Sequence[AnyArray]
+P = ParamSpec("P")
 T = TypeVar("T")
 PLAIN_TYPES = frozenset([type(None), bool, int, float, str])
 _SHARED = PLAIN_TYPES - {float}
@@ -84,14 +86,22 @@ class ArrayUnpacker:
         return require_count(list(rows), count)
 
 
-def build_or_refuse(build: Callable[[], T], what: str) -> T:
-    """What `build` returns; an invalid header raises `EncodingError`."""
-    try:
-        return build()
-    except EncodingError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
-        raise EncodingError(f"the frame does not hold the {what} it should: {error!r}") from error
+def refuse_invalid(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For a function that reads a header: one of the wrong form raises `EncodingError`."""
+
+    def decorate(read: Callable[P, T]) -> Callable[P, T]:
+        @wraps(read)
+        def read_or_refuse(*args: P.args, **options: P.kwargs) -> T:
+            try:
+                return read(*args, **options)
+            except EncodingError:
+                raise
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
+                raise EncodingError(f"the frame does not hold the {what} it should: {error!r}") from error
+
+        return read_or_refuse
+
+    return decorate
 
 
 def require_type(value: Any, kind: type[T]) -> T:

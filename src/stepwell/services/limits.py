@@ -33,12 +33,15 @@ class ServiceLimits:
 
     def start_call(self, key_name: str) -> tuple[str, float] | None:
         """Count a call as running. Otherwise return the reason, and in how many seconds to retry."""
-        reason = self.explain_refusal(key_name)
-        if reason is None:
+        use = self._uses.get(key_name)
+        if use is None or self._rate_per_s > 0 or use.num_running >= self._max_concurrent:
+            reason = self.explain_refusal(key_name)
+            if reason is not None:
+                return reason
             use = self._uses[key_name]
-            use.num_running += 1
-            use.tokens -= self._rate_per_s > 0
-        return reason
+        use.num_running += 1
+        use.tokens -= self._rate_per_s > 0
+        return None
 
     def explain_refusal(self, key_name: str) -> tuple[str, float] | None:
         """Why a call cannot run now, and in how many seconds to retry. Counts nothing."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from tests.services.envs.misbehaving_envs import Stubborn
 
 from stepwell.config.env_service import EnvServiceConfig
 from stepwell.core.frames import Frame, decode, measure_frame, to_bytes
@@ -43,6 +44,10 @@ def read_replies(opened: socket.socket, count: int) -> list[Frame]:
             found.append(decode(data[:size]))
             data = data[size:]
     return found
+
+
+def wait(is_there: Callable[[float], bool]) -> None:
+    assert is_there(20.0)
 
 
 def is_closed(opened: socket.socket) -> bool:
@@ -114,10 +119,10 @@ def test_a_revoked_key_ends_its_connection(service: Service, tmp_path: Path) -> 
     assert FrameStream.open(url, {}, 5.0, 5.0) is None  # no key
     stream = FrameStream.open(url, {"authorization": f"Bearer {alice}"}, 5.0, 20.0)
     assert stream is not None
-    assert decode(stream.send(LOAD, lambda is_there: None)[1]).op == "load"
+    assert decode(stream.send(LOAD, wait)[1]).op == "load"
     write_keys(keys, {"bob": hash_key(bob)})
     until = time.monotonic() + 20  # the file is read again after a second
-    while (reply := decode(stream.send(LOAD, lambda is_there: None)[1])).op == "load":
+    while (reply := decode(stream.send(LOAD, wait)[1])).op == "load":
         assert time.monotonic() < until
         time.sleep(0.05)
     assert reply.op == "error" and reply.header["status"] == 401
@@ -133,6 +138,57 @@ def test_frames_count_against_the_limits_and_are_logged(service: Service, tmp_pa
     assert replies[2].header["status"] == 429
     assert log.read_text().count('"method":"FRAME"') == 3
     opened.close()
+
+
+def test_a_reply_that_comes_in_parts_is_read_whole() -> None:
+    near, far = socket.socketpair()
+    stream, frame = FrameStream(near, 20.0), to_bytes(Frame("load", {"num_sessions": 7}))
+
+    def send_in_parts() -> None:
+        for part in (frame[:10], frame[10:40], frame[40:]):
+            far.sendall(part)
+            time.sleep(0.02)
+
+    sending = threading.Thread(target=send_in_parts)
+    sending.start()
+    assert decode(stream.send(LOAD, wait)[1]).header == {"num_sessions": 7}
+    sending.join()
+    stream.close()
+    far.close()
+
+
+def test_silence_and_the_end_of_a_connection_are_told_apart() -> None:
+    near, far = socket.socketpair()
+    stream = FrameStream(near, 20.0)
+
+    def wait_twice(is_there: Callable[[float], bool]) -> None:
+        assert not is_there(0.01)
+        far.close()
+        is_there(20.0)
+
+    with pytest.raises(ConnectionResetError):
+        stream.send(LOAD, wait_twice)
+    stream.close()
+
+
+def test_frames_of_one_connection_that_wait_do_not_hold_up_another(service: Service) -> None:
+    name = "tests.services.envs.misbehaving_envs:Stubborn"
+    Stubborn.may_go_on.clear()
+    url = service(envs=(name,), call_timeout_s=60)
+    (slow, _), (fine, _) = connect(url), connect(url)
+    slow.sendall(to_bytes(Frame("create", {"env": name})))
+    ids = read_replies(slow, 1)[0].header["sessions"]
+    slow.sendall(to_bytes(Frame("reset", {"sessions": ids, "seeds": [0]})))
+    assert read_replies(slow, 1)[0].op == "turns"
+    slow.sendall(to_bytes(Frame("step", {"sessions": ids, "names": [["Up"]]})) + LOAD)
+    for _ in range(3):
+        fine.sendall(LOAD)
+        assert read_replies(fine, 1)[0].header == {"num_sessions": 1}
+    Stubborn.may_go_on.set()
+    assert [reply.op for reply in read_replies(slow, 2)] == ["turns", "load"]
+    Stubborn.may_go_on.clear()
+    slow.close()
+    fine.close()
 
 
 def test_a_server_that_refuses_the_upgrade_is_called_over_http() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,6 +109,30 @@ async def test_a_hanging_environment_is_abandoned_and_the_service_continues() ->
     with pytest.raises(ServiceError, match=r"1 of your calls hang \(max_stuck is 1\)"):
         await open_sessions(sessions)
     Stubborn.may_go_on.set()
+    await sessions.stop()
+
+
+async def test_only_quick_environments_that_nobody_uses_are_played_on_the_event_loop() -> None:
+    def name_thread(session: EnvSession, place: int) -> str:
+        return threading.current_thread().name
+
+    sessions, here = EnvSessions(EnvServiceConfig(num_threads=1)), threading.current_thread().name
+    quick, used, slow = await open_sessions(sessions, count=3)
+    (other,) = await sessions.create("", "stubborn", Stubborn, 1)  # a subclass of a quick environment
+    assert sessions.run_now([quick], name_thread) is None  # it has not shown yet how quick it is
+    assert await sessions.run([quick], name_thread) == ["stepwell-envs-0"]
+    quick.last_call_s = used.last_call_s = other.last_call_s = 0.0
+    slow.last_call_s = 0.1
+    assert sessions.run_now([quick, used], name_thread) == [here, here]
+    assert sessions.run_now([quick, slow], name_thread) is None
+    assert sessions.run_now([other], name_thread) is None
+    async with used.lock:
+        waiting = asyncio.create_task(sessions.run([used], name_thread))
+        await asyncio.sleep(0)
+        assert sessions.run_now([quick, used], name_thread) is None
+    assert await waiting == ["stepwell-envs-0"]
+    used.last_call_s = 0.0
+    assert sessions.run_now([used], name_thread) == [here]
     await sessions.stop()
 
 

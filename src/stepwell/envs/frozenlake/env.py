@@ -53,6 +53,7 @@ class FrozenLake(Env):
 
     name: ClassVar[str] = "frozenlake"
     has_process: ClassVar[bool] = True
+    is_quick: ClassVar[bool] = True
     Options: ClassVar[type[Settings]] = FrozenLakeOptions
     options: FrozenLakeOptions
 

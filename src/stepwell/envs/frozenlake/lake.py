@@ -53,7 +53,7 @@ class Lake:
                 f"a board has at most {MAX_SIDE} rows and columns, got {len(rows)} x {num_columns}"
             )
         cells = "".join(rows)
-        if not cells or any(len(row) != num_columns for row in rows) or set(cells) - {ICE, HOLE}:
+        if not cells or {*map(len, rows)} != {num_columns} or set(cells) - {ICE, HOLE}:
             raise InputError(f"board must be rows of equal length made of '_' and 'O', got {rows}")
         places = []
         for name, cell in (("start", start), ("goal", goal)):
@@ -63,7 +63,7 @@ class Lake:
             places.append(row * num_columns + column)
         if places[0] == places[1]:
             raise InputError(f"start and goal are both at {list(start)}")
-        holes = tuple(cell == HOLE for cell in cells)
+        holes = tuple([cell == HOLE for cell in cells])
         moves = move_table(len(rows), num_columns)
         return cls(len(rows), num_columns, holes, places[0], places[1], moves)
 

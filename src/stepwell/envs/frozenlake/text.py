@@ -16,7 +16,7 @@ def draw_empty_board(lake: Lake) -> str:
     cells = [HOLE if hole else ICE for hole in lake.holes]
     cells[lake.goal] = GOAL
     width = lake.num_columns
-    return "\n".join("".join(cells[at : at + width]) for at in range(0, len(cells), width))
+    return "\n".join(["".join(cells[at : at + width]) for at in range(0, len(cells), width)])
 
 
 def draw_player(board: str, lake: Lake, place: int) -> str:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
+import struct
+import sys
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from stepwell.core import ConfigError, EncodingError
 from stepwell.core.frames import measure_frame
 from stepwell.envs.remote import wire
-from stepwell.envs.remote.http_connection import HttpConnection, Wait, is_readable, open_socket
+from stepwell.envs.remote.http_connection import HttpConnection, Wait, open_socket
 
 KEY_VARIABLE = "STEPWELL_ENV_KEY"
 _READ_BYTES, _MAX_HEAD_BYTES = 262_144, 65_536
+_CLOSED = "the server closed the connection"
 
 
 class Connection(Protocol):
@@ -36,8 +40,14 @@ class Connection(Protocol):
 class FrameStream:
     """Frames and nothing else. `open` gives None if the server does not speak so."""
 
-    def __init__(self, opened: socket.socket) -> None:
-        self._socket = opened
+    def __init__(self, opened: socket.socket, timeout_s: float) -> None:
+        self._socket, self._timeout_s = opened, timeout_s
+        self._answer, self._wait_s = b"", 0.0
+        # Python's own limit costs a further system call each time, so the system's is used where there is one
+        self._has_system_limit = not isinstance(opened, ssl.SSLSocket) and sys.platform != "win32"
+        if self._has_system_limit:
+            opened.settimeout(None)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _pack_time(timeout_s))
 
     @classmethod
     def open(
@@ -52,8 +62,7 @@ class FrameStream:
         try:
             opened.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
             if _read_status(opened) == 101:
-                opened.settimeout(timeout_s)
-                return cls(opened)
+                return cls(opened, timeout_s)
         except BaseException:
             opened.close()
             raise
@@ -61,34 +70,63 @@ class FrameStream:
         return None
 
     def send(self, body: bytes, wait: Wait) -> tuple[int, bytes, bool]:
+        if not self._has_system_limit:
+            self._limit_wait(self._timeout_s)
         self._socket.sendall(body)
-        wait(lambda timeout_s: is_readable(self._socket, timeout_s))
+        wait(self._has_answer)
         try:
-            return 200, self._read_frame(), True
+            if measure_frame(self._answer) == len(self._answer):
+                return 200, self._answer, True
+            return 200, self._read_rest(), True
         except EncodingError as error:
             raise OSError(f"its reply is not a frame: {error}") from error
 
     def close(self) -> None:
         self._socket.close()
 
-    def _read_frame(self) -> bytes:
-        data = self._receive(_READ_BYTES)
-        size = measure_frame(data)
-        if size == len(data):
-            return data
-        parts = bytearray(data)
+    def _has_answer(self, timeout_s: float) -> bool:
+        """Wait for the first bytes of an answer; most often they are all of it."""
+        if timeout_s != self._wait_s:
+            self._limit_wait(timeout_s)
+        try:
+            self._answer = self._socket.recv(_READ_BYTES)
+        except (TimeoutError, BlockingIOError):
+            return False
+        if not self._answer:
+            raise ConnectionResetError(_CLOSED)
+        return True
+
+    def _limit_wait(self, timeout_s: float) -> None:
+        """Limit the time until the next bytes come."""
+        self._wait_s = timeout_s
+        if self._has_system_limit:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _pack_time(timeout_s))
+        else:
+            self._socket.settimeout(timeout_s)
+
+    def _read_rest(self) -> bytes:
+        parts = bytearray(self._answer)
+        size = measure_frame(parts)
         while size is None or len(parts) < size:
-            parts += self._receive(_READ_BYTES if size is None else size - len(parts))
+            try:
+                more = self._socket.recv(_READ_BYTES if size is None else size - len(parts))
+            except (TimeoutError, BlockingIOError):
+                if self._wait_s >= self._timeout_s:
+                    raise
+                self._limit_wait(self._timeout_s)
+                continue
+            if not more:
+                raise ConnectionResetError(_CLOSED)
+            parts += more
             size = measure_frame(parts)
         if len(parts) > size:
             raise EncodingError("more bytes follow than the frame has")
         return bytes(parts)
 
-    def _receive(self, num_bytes: int) -> bytes:
-        data = self._socket.recv(num_bytes)
-        if not data:
-            raise ConnectionResetError("the server closed the connection")
-        return data
+
+def _pack_time(seconds: float) -> bytes:
+    """C's `struct timeval`."""
+    return struct.pack("ll", *divmod(max(1, round(seconds * 1e6)), 1_000_000))
 
 
 def _read_status(opened: socket.socket) -> int:

@@ -119,10 +119,9 @@ class RemoteSession:
     def step(self, actions: Any) -> Any:
         """One turn."""
         header, arrays = wire.pack_actions([actions])
+        header["turns"] = [self._num_turns + 1]
         try:
-            turn = self._read_turn(
-                self._call_server("step", header | {"turns": [self._num_turns + 1]}, arrays)
-            )
+            turn = self._read_turn(self._call_server("step", header, arrays))
         except EnvError:
             self.close_session()
             raise
@@ -173,21 +172,23 @@ class RemoteSession:
         self._id = created["sessions"][0]
         server.keep_alive(self._id, created["session_timeout_s"], self)
         try:
-            return self._call_session(server, "reset", header)
+            return self._call_server("reset", header, server=server)
         except EnvError:
             server.forget_session(self._id)
             raise
 
-    def _call_server(self, op: str, header: dict[str, Any], arrays: Sequence[Any] = ()) -> wire.Frame:
-        if self._server is None:
-            raise EnvError(f"{self._hosted} has no session on any server; call reset first")
-        return self._call_session(self._server, op, header, arrays)
-
-    def _call_session(
-        self, server: Server, op: str, header: dict[str, Any], arrays: Sequence[Any] = ()
+    def _call_server(
+        self, op: str, header: dict[str, Any], arrays: Sequence[Any] = (), server: Server | None = None
     ) -> wire.Frame:
-        more = {"sessions": [self._id], "images": IMAGES, "with_state": self._wants_state}
-        return server.call(op, {**header, **more}, arrays)
+        server = server or self._server
+        if server is None:
+            raise EnvError(f"{self._hosted} has no session on any server; call reset first")
+        more = {**header, "sessions": [self._id]}
+        if IMAGES != "raw":
+            more["images"] = IMAGES
+        if self._wants_state:
+            more["with_state"] = True
+        return server.call(op, more, arrays)
 
     def _read_turn(self, frame: wire.Frame) -> Any:
         try:

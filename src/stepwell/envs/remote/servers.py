@@ -30,7 +30,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -116,8 +116,7 @@ class Server:
         body = wire.to_bytes(Frame(op, header, arrays))
         for attempt in range(tries):
             try:
-                with self._borrow_connection(fresh=attempt > 0) as connection:
-                    status, answer, is_frame = connection.send(body, self._wait_for_answer)
+                status, answer, is_frame = self._send(body, fresh=attempt > 0)
                 break
             except ServerFrozen:
                 self._is_frozen, self.down_until_s = True, time.monotonic() + _RETRY_AFTER_S
@@ -133,7 +132,9 @@ class Server:
         try:
             if not is_frame:
                 raise EncodingError("its answer is not a frame")
-            frame = wire.decode_images(wire.decode(answer))
+            frame = wire.decode(answer)
+            if wire.PNGS in frame.header:
+                frame = wire.decode_images(frame)
         except EncodingError as error:
             raise EnvError(f"{self.url} is not a Stepwell environment server: {error}") from error
         if frame.op == "error":  # a WebSocket's counterpart of an HTTP error status
@@ -150,13 +151,17 @@ class Server:
 
     def _wait_for_answer(self, is_there: Callable[[float], bool]) -> None:
         """Wait for an answer while the server is alive, at most `timeout_s`."""
-        until = time.monotonic() + self._timeout_s
-        while not is_there(max(0.001, min(self._silent_s, until - time.monotonic()))):
-            if time.monotonic() >= until:
+        wait_s = self._silent_s  # most answers are there before a clock is read
+        until = math.inf
+        while not is_there(wait_s):
+            now = time.monotonic()
+            until = min(until, now + self._timeout_s - wait_s)
+            if now >= until:
                 words = f"took longer than {self._timeout_s:g} s ({TIMEOUT_VARIABLE})"
                 raise ServerFrozen(f"the env server at {self.url} {words}")
             if not self._is_alive():
                 raise ServerFrozen(f"the env server at {self.url} has frozen: not even /health answers")
+            wait_s = max(0.001, min(self._silent_s, until - time.monotonic()))
 
     def _is_alive(self) -> bool:
         parts = urlsplit(self.url)
@@ -202,19 +207,20 @@ class Server:
         for connection in idle:
             connection.close()
 
-    @contextlib.contextmanager
-    def _borrow_connection(self, *, fresh: bool) -> Iterator[Connection]:
+    def _send(self, body: bytes, *, fresh: bool) -> tuple[int, bytes, bool]:
+        """Send a frame on a connection that no other call uses, or on a fresh one."""
         with self._lock:
             connection = self._idle.pop() if self._idle and not fresh else None
         if connection is None:
             connection = self._open_connection()
         try:
-            yield connection
+            answered = connection.send(body, self._wait_for_answer)
         except BaseException:
             connection.close()
             raise
         with self._lock:
             self._idle.append(connection)
+        return answered
 
     def _open_connection(self) -> Connection:
         headers = {"authorization": f"Bearer {self._key}"} if self._key else {}

@@ -37,6 +37,7 @@ class Sokoban(Env):
     """Push every box onto a target."""
 
     name: ClassVar[str] = "sokoban"
+    is_quick: ClassVar[bool] = True
     Options: ClassVar[type[Settings]] = SokobanOptions
     options: SokobanOptions
 

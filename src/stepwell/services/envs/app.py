@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -144,8 +144,9 @@ class CallRoute:
         message = await receive()  # the guard has read the whole body
         if message["type"] != "http.request":
             return
-        frame = read_frame(message.get("body", b""))
-        reply = to_bytes(await self._operations.handle_frame(str(scope["state"]["key_name"]), frame))
+        owner, frame = str(scope["state"]["key_name"]), read_frame(message.get("body", b""))
+        answer = self._operations.handle_frame(owner, frame)
+        reply = to_bytes(answer if isinstance(answer, Frame) else await answer)
         headers = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", b"%d" % len(reply))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": reply})
@@ -158,7 +159,8 @@ class CallRoute:
             )
         owner = str(scope["state"]["key_name"])
         key = read_key({name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]})
-        take_over(self._frames.make_connection(owner, lambda: _find_owner(key, self._keys) == owner))
+        is_known = (lambda: self._keys.find_name(key) == owner) if self._keys.is_needed else None
+        take_over(self._frames.make_connection(owner, is_known))
 
 
 class FrameAnswers:
@@ -168,10 +170,34 @@ class FrameAnswers:
         self._operations, self._limits, self._log = operations, limits, log
         self.max_body_bytes = operations.config.max_body_bytes
 
-    async def reply(self, owner: str, body: bytes | bytearray) -> bytes:
-        """The bytes of the reply; errors are frames too."""
+    def reply(self, owner: str, body: bytes | bytearray) -> bytes | Awaitable[bytes]:
+        """The bytes of the reply, at once if nothing is to be waited for; errors are frames too."""
         start_s = time.perf_counter()
-        frame = await self._handle_body(owner, body)
+        reason = self._limits.start_call(owner)
+        if reason is not None:
+            error = ServiceError(ErrorKind.LIMITED, f"too many calls: {reason[0]}", retry_after_s=reason[1])
+            return self._write_reply(owner, body, _make_error_frame(error), start_s)
+        try:
+            frame = self._operations.handle_frame(owner, read_frame(body))
+            if not isinstance(frame, Frame):
+                return self._await_reply(owner, body, frame, start_s)
+        except Exception as error:
+            frame = _explain_failure(error)
+        self._limits.end_call(owner)
+        return self._write_reply(owner, body, frame, start_s)
+
+    async def _await_reply(
+        self, owner: str, body: bytes | bytearray, answer: Awaitable[Frame], start_s: float
+    ) -> bytes:
+        try:
+            frame = await answer
+        except Exception as error:
+            frame = _explain_failure(error)
+        finally:
+            self._limits.end_call(owner)
+        return self._write_reply(owner, body, frame, start_s)
+
+    def _write_reply(self, owner: str, body: bytes | bytearray, frame: Frame, start_s: float) -> bytes:
         reply = to_bytes(frame)
         if self._log is not None:
             self._log.write(
@@ -184,22 +210,6 @@ class FrameAnswers:
                 key=owner,
             )
         return reply
-
-    async def _handle_body(self, owner: str, body: bytes | bytearray) -> Frame:
-        reason = self._limits.start_call(owner)
-        if reason is not None:
-            return _make_error_frame(
-                ServiceError(ErrorKind.LIMITED, f"too many calls: {reason[0]}", retry_after_s=reason[1])
-            )
-        try:
-            return await self._operations.handle_frame(owner, read_frame(body))
-        except ServiceError as error:
-            return _make_error_frame(error)
-        except Exception:
-            _log.exception("a frame failed")
-            return _make_error_frame(ServiceError(ErrorKind.INTERNAL, "the service failed; see its log"))
-        finally:
-            self._limits.end_call(owner)
 
 
 def _add_websocket(app: FastAPI, answer: FrameAnswers, keys: KeyRing) -> None:
@@ -223,7 +233,8 @@ def _add_websocket(app: FastAPI, answer: FrameAnswers, keys: KeyRing) -> None:
                     await websocket.close(_TOO_BIG, f"a message has at most {answer.max_body_bytes} bytes")
                     return
                 else:
-                    await websocket.send_bytes(await answer.reply(owner, body))
+                    reply = answer.reply(owner, body)
+                    await websocket.send_bytes(reply if isinstance(reply, bytes) else await reply)
         except WebSocketDisconnect:
             return
 
@@ -241,6 +252,13 @@ def make_json_response(value: Any, status: int = 200, headers: Mapping[str, str]
 
 def _make_error_frame(error: ServiceError) -> Frame:
     return Frame("error", {"status": error.kind.value, "detail": error.message, "kind": _name_cause(error)})
+
+
+def _explain_failure(error: Exception) -> Frame:
+    if isinstance(error, ServiceError):
+        return _make_error_frame(error)
+    _log.error("a frame failed", exc_info=error)
+    return _make_error_frame(ServiceError(ErrorKind.INTERNAL, "the service failed; see its log"))
 
 
 def _name_cause(error: ServiceError) -> str:

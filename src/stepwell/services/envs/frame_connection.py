@@ -30,7 +30,8 @@ from stepwell.services.errors import ErrorKind, ServiceError
 
 _MAX_WAITING_BYTES = 65_536
 _MAX_UNFINISHED_BYTES = 256 * 2**20
-Reply = Callable[[str, bytes | bytearray], Awaitable[bytes]]  # the key's name and a frame: the reply's bytes
+# The key's name and a frame: the reply's bytes, at once if nothing is to be waited for
+Reply = Callable[[str, bytes | bytearray], bytes | Awaitable[bytes]]
 
 
 class FrameConnections:
@@ -43,21 +44,21 @@ class FrameConnections:
         self.num_unfinished: Counter[str] = Counter()  # bytes of unfinished frames, by key
         self.max_unfinished_bytes = _MAX_UNFINISHED_BYTES
 
-    def make_connection(self, owner: str, is_known: Callable[[], bool]) -> FrameConnection:
-        """The protocol of one connection. `is_known` says whether its key is still accepted."""
+    def make_connection(self, owner: str, is_known: Callable[[], bool] | None) -> FrameConnection:
+        """The protocol of one connection. `is_known` says whether its key, if any, is still accepted."""
         return FrameConnection(self, owner, is_known)
 
 
 class FrameConnection(asyncio.Protocol):
     """One connection of one caller."""
 
-    def __init__(self, shared: FrameConnections, owner: str, is_known: Callable[[], bool]) -> None:
+    def __init__(self, shared: FrameConnections, owner: str, is_known: Callable[[], bool] | None) -> None:
         self._shared, self._owner, self._is_known = shared, owner, is_known
         self._config = shared.config
         self._waiting: bytes | bytearray = b""  # received, not yet begun
         self._num_counted = 0  # bytes of an unfinished frame
         self._task: asyncio.Task[None] | None = None
-        self._is_read_paused = self._is_ending = False
+        self._is_read_paused = self._is_write_paused = self._is_ending = False
         self._can_write = asyncio.Event()
         self._can_write.set()
         self.on_end: Callable[[], None] = lambda: None
@@ -90,9 +91,11 @@ class FrameConnection(asyncio.Protocol):
         self.on_end()
 
     def pause_writing(self) -> None:
+        self._is_write_paused = True
         self._can_write.clear()
 
     def resume_writing(self) -> None:
+        self._is_write_paused = False
         self._can_write.set()
 
     def shutdown(self) -> None:
@@ -113,12 +116,24 @@ class FrameConnection(asyncio.Protocol):
                 self._first_byte_s = time.monotonic()
             self._count_unfinished(len(self._waiting))
             return
-        self._count_unfinished(0)
+        if self._num_counted:
+            self._count_unfinished(0)
         if len(self._waiting) == size:
             body, self._waiting = self._waiting, b""
         else:
             body, self._waiting = self._waiting[:size], self._waiting[size:]
-        self._task = self._loop.create_task(self._serve_frame(body))
+        if self._is_known is not None and not self._is_known():
+            self._end_with(ServiceError(ErrorKind.UNAUTHENTICATED, "unknown API key"))
+            return
+        reply = self._shared.reply(self._owner, body)
+        if isinstance(reply, bytes) and not self._waiting:
+            self._transport.write(reply)
+            self._last_used_s = time.monotonic()
+            if not self._is_write_paused:
+                return
+            reply = b""
+        # Other connections have their turn before the next frame of this one.
+        self._task = self._loop.create_task(self._finish_frame(reply))
 
     def _measure_next(self) -> int | None:
         limit = self._config.max_body_bytes
@@ -131,23 +146,19 @@ class FrameConnection(asyncio.Protocol):
                 ErrorKind.TOO_LARGE,
                 f"the frame is larger than {limit} bytes (max_body_bytes); send less",
             )
-        held = self._shared.num_unfinished[self._owner] - self._num_counted + len(self._waiting)
-        if (size is None or len(self._waiting) < size) and held > self._shared.max_unfinished_bytes:
-            raise ServiceError(
-                ErrorKind.LIMITED,
-                "too many large frames are being sent at once; try again",
-                retry_after_s=1.0,
-            )
+        if size is None or len(self._waiting) < size:
+            held = self._shared.num_unfinished[self._owner] - self._num_counted + len(self._waiting)
+            if held > self._shared.max_unfinished_bytes:
+                raise ServiceError(
+                    ErrorKind.LIMITED,
+                    "too many large frames are being sent at once; try again",
+                    retry_after_s=1.0,
+                )
         return size
 
-    async def _serve_frame(self, body: bytes | bytearray) -> None:
-        if not self._is_known():
-            self._task = None
-            self._end_with(ServiceError(ErrorKind.UNAUTHENTICATED, "unknown API key"))
-            return
-        reply = await self._shared.reply(self._owner, body)
-        self._transport.write(reply)
-        if not self._can_write.is_set():
+    async def _finish_frame(self, reply: bytes | Awaitable[bytes]) -> None:
+        self._transport.write(reply if isinstance(reply, bytes) else await reply)
+        if self._is_write_paused:
             await self._can_write.wait()
         self._task, self._last_used_s = None, time.monotonic()
         if self._is_ending:

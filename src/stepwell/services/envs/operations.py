@@ -28,8 +28,7 @@ Invariants
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -37,20 +36,22 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stepwell.config.env_service import EnvServiceConfig
-from stepwell.core import EncodingError, EnvError, StepwellError, Task
-from stepwell.core.text import clean_texts
+from stepwell.core import EncodingError, StepwellError, Task
 from stepwell.envs.options import list_host_options
 from stepwell.envs.registry import ENVS, find_env_type, make_env
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.wire import Frame
-from stepwell.envs.turns import Turn, play_turn, read_state
+from stepwell.envs.turns import Turn, read_state
 from stepwell.services.caller_options import read_caller_options
+from stepwell.services.envs.session_work import ask_oracle, query_env, reset_session, step_session
 from stepwell.services.envs.sessions import EnvSession, EnvSessions
 from stepwell.services.errors import ErrorKind, ServiceError
 
 T = TypeVar("T")
+Work = Callable[[EnvSession, int], Turn]
 MAX_SEED = 2**63
 _MAX_DESCRIPTIONS = 256
+_MISTAKES = (StepwellError, ValueError, RecursionError)
 
 
 class EnvOperations:
@@ -60,7 +61,7 @@ class EnvOperations:
         self.config, self.sessions = config, sessions
         self.names = config.envs or tuple(ENVS)
         self._descriptions: dict[str, dict[str, Any]] = {}
-        self._handlers = {
+        self._handlers: dict[str, Callable[[str, Frame], Frame | Awaitable[Frame]]] = {
             "describe": self._handle_describe,
             "tasks": self._handle_tasks,
             "create": self._handle_create,
@@ -74,18 +75,35 @@ class EnvOperations:
             "close": self._handle_close,
         }
 
-    async def handle_frame(self, owner: str, frame: Frame) -> Frame:
-        """The reply to one frame of one caller. Raises `ServiceError`."""
+    def handle_frame(self, owner: str, frame: Frame) -> Frame | Awaitable[Frame]:
+        """The reply to one frame of one caller; at once if nothing is to be waited for.
+
+        Raises `ServiceError`, now or when it is awaited.
+        """
         handle = self._handlers.get(frame.op)
         if handle is None:
             raise ServiceError(
                 ErrorKind.INVALID, f"op {frame.op[:64]!r} is unknown; use one of {', '.join(self._handlers)}"
             )
+        try:
+            reply = handle(owner, frame)
+        except ServiceError:
+            raise
+        except _MISTAKES as error:  # not by `convert_errors`, which takes longer than this
+            raise ServiceError(ErrorKind.INVALID, str(error)) from error
+        if not isinstance(reply, Frame):
+            return self._await_reply(frame, reply)
+        return self._finish_reply(frame, reply) if reply.arrays else reply
+
+    async def _await_reply(self, frame: Frame, reply: Awaitable[Frame]) -> Frame:
         with convert_errors():
-            reply = await handle(owner, frame)
+            return self._finish_reply(frame, await reply)
+
+    def _finish_reply(self, frame: Frame, reply: Frame) -> Frame:
+        """The reply with its images as asked for, unless it is too large."""
         if frame.header.get("images") == "png":
             reply = wire.encode_images(reply)
-        size = sum(array.nbytes for array in reply.arrays)
+        size = sum([array.nbytes for array in reply.arrays])
         if size > self.config.max_reply_bytes:
             raise ServiceError(
                 ErrorKind.TOO_LARGE,
@@ -103,19 +121,22 @@ class EnvOperations:
         with_state: bool,
     ) -> list[Turn]:
         """Start one episode per session, from its task or its seed (or both)."""
+        sessions, work = self._plan_reset(owner, ids, tasks, seeds, with_state)
+        return await self.sessions.run(sessions, work)
+
+    def _plan_reset(
+        self,
+        owner: str,
+        ids: Sequence[str],
+        tasks: Sequence[Task] | None,
+        seeds: Sequence[int] | None,
+        with_state: bool,
+    ) -> tuple[list[EnvSession], Work]:
         sessions = self.sessions.find(owner, ids)
-        _check_lengths(len(sessions), tasks=tasks, seeds=seeds)
+        _check_lengths(len(ids), tasks=tasks, seeds=seeds)
         if tasks is None and seeds is None:
             raise ServiceError(ErrorKind.INVALID, "reset needs tasks, seeds or both", param="tasks")
-
-        def reset_session(session: EnvSession, index: int) -> Turn:
-            session.num_turns, session.last = 0, None
-            options = None if tasks is None else {"task": tasks[index]}
-            seed = None if seeds is None else seeds[index]
-            observation, info = session.env.reset(seed=seed, options=options)
-            return Turn(observation, info=clean_texts(info))
-
-        return await self.sessions.run(sessions, partial(_play_turn, reset_session, with_state))
+        return sessions, partial(reset_session, tasks, seeds, with_state)
 
     async def step(
         self,
@@ -126,22 +147,21 @@ class EnvOperations:
         with_state: bool,
     ) -> list[Turn]:
         """Play one turn in each session."""
+        sessions, work = self._plan_step(owner, ids, actions, turns, with_state)
+        return await self.sessions.run(sessions, work)
+
+    def _plan_step(
+        self,
+        owner: str,
+        ids: Sequence[str],
+        actions: Sequence[Any],
+        turns: Sequence[int] | None,
+        with_state: bool,
+    ) -> tuple[list[EnvSession], Work]:
         sessions = self.sessions.find(owner, ids)
-        _check_lengths(len(sessions), actions=actions, turns=turns)
-
-        def step_session(session: EnvSession, index: int) -> Turn:
-            number = session.num_turns + 1 if turns is None else turns[index]
-            if number == session.num_turns and session.last is not None:
-                return session.last
-            if number != session.num_turns + 1:
-                raise EnvError(f"got turn {number}, but the session is at turn {session.num_turns}")
-            turn = play_turn(session.env, actions[index])
-            if not math.isfinite(turn.reward):
-                raise EnvError(f"{session.env_name} returned the reward {turn.reward}, which is not finite")
-            session.num_turns, session.last = number, turn
-            return turn
-
-        return await self.sessions.run(sessions, partial(_play_turn, step_session, with_state))
+        if len(actions) != len(ids) or (turns is not None and len(turns) != len(ids)):
+            _check_lengths(len(ids), actions=actions, turns=turns)
+        return sessions, partial(step_session, actions, turns, with_state)
 
     async def create(self, owner: str, name: Any, options: Any, count: int) -> list[EnvSession]:
         """Open environments."""
@@ -193,43 +213,49 @@ class EnvOperations:
         ids = [session.id for session in opened]
         return Frame("sessions", {"sessions": ids, "session_timeout_s": self.config.session_timeout_s})
 
-    async def _handle_reset(self, owner: str, frame: Frame) -> Frame:
-        tasks = wire.unpack_tasks(frame.header) if "tasks" in frame.header else None
-        turns = await self.reset(
-            owner, self._read_session_ids(frame), tasks, self._read_seeds(frame), _wants_state(frame)
-        )
-        return Frame("turns", *wire.pack_turns(turns))
+    def _handle_reset(self, owner: str, frame: Frame) -> Frame | Awaitable[Frame]:
+        header = frame.header
+        tasks = wire.unpack_tasks(header) if "tasks" in header else None
+        ids, seeds = self._read_session_ids(frame), self._read_seeds(frame)
+        sessions, work = self._plan_reset(owner, ids, tasks, seeds, header.get("with_state") is True)
+        turns = None if tasks is None else self.sessions.run_now(sessions, work)  # a seed's task takes longer
+        return self._await_turns(sessions, work) if turns is None else Frame("turns", *wire.pack_turns(turns))
 
-    async def _handle_step(self, owner: str, frame: Frame) -> Frame:
-        actions = wire.unpack_actions(frame.header, frame.arrays)
-        numbers = frame.header.get("turns")
+    def _handle_step(self, owner: str, frame: Frame) -> Frame | Awaitable[Frame]:
+        header = frame.header
+        actions, numbers = wire.unpack_actions(header, frame.arrays), header.get("turns")
         if numbers is not None and not _are_whole_numbers(numbers):
             raise ServiceError(
                 ErrorKind.INVALID, "turns must be whole numbers, one per session", param="turns"
             )
-        turns = await self.step(owner, self._read_session_ids(frame), actions, numbers, _wants_state(frame))
-        return Frame("turns", *wire.pack_turns(turns))
+        ids = self._read_session_ids(frame)
+        sessions, work = self._plan_step(owner, ids, actions, numbers, header.get("with_state") is True)
+        turns = self.sessions.run_now(sessions, work)
+        return self._await_turns(sessions, work) if turns is None else Frame("turns", *wire.pack_turns(turns))
+
+    async def _await_turns(self, sessions: Sequence[EnvSession], work: Work) -> Frame:
+        return Frame("turns", *wire.pack_turns(await self.sessions.run(sessions, work)))
 
     async def _handle_state(self, owner: str, frame: Frame) -> Frame:
         sessions = self.sessions.find(owner, self._read_session_ids(frame))
-        states = await self.sessions.run(sessions, partial(_query_env, read_state))
+        states = await self.sessions.run(sessions, partial(query_env, read_state))
         return Frame("states", {"states": states})
 
     async def _handle_oracle(self, owner: str, frame: Frame) -> Frame:
         sessions = self.sessions.find(owner, self._read_session_ids(frame))
         return Frame(
-            "actions", *wire.pack_actions(await self.sessions.run(sessions, partial(_query_env, _ask_oracle)))
+            "actions", *wire.pack_actions(await self.sessions.run(sessions, partial(query_env, ask_oracle)))
         )
 
     async def _handle_render(self, owner: str, frame: Frame) -> Frame:
         sessions = self.sessions.find(owner, self._read_session_ids(frame))
-        images = await self.sessions.run(sessions, partial(_query_env, lambda env: np.asarray(env.render())))
+        images = await self.sessions.run(sessions, partial(query_env, lambda env: np.asarray(env.render())))
         return Frame("images", {}, images)
 
-    async def _handle_load(self, owner: str, frame: Frame) -> Frame:
+    def _handle_load(self, owner: str, frame: Frame) -> Frame:
         return Frame("load", {"num_sessions": len(self.sessions)})
 
-    async def _handle_heartbeat(self, owner: str, frame: Frame) -> Frame:
+    def _handle_heartbeat(self, owner: str, frame: Frame) -> Frame:
         self.sessions.find(owner, self._read_session_ids(frame))
         return Frame("alive", {"session_timeout_s": self.config.session_timeout_s})
 
@@ -240,7 +266,7 @@ class EnvOperations:
 
     def _read_session_ids(self, frame: Frame) -> list[str]:
         ids = frame.header.get("sessions")
-        if not isinstance(ids, list) or not ids or not all(isinstance(name, str) for name in ids):
+        if not isinstance(ids, list) or not ids or not all([type(name) is str for name in ids]):
             raise ServiceError(
                 ErrorKind.INVALID, "sessions must be a list of at least one id", param="sessions"
             )
@@ -275,11 +301,7 @@ def _check_lengths(num_sessions: int, **lists: Sequence[Any] | None) -> None:
 
 
 def _are_whole_numbers(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
-
-
-def _wants_state(frame: Frame) -> bool:
-    return frame.header.get("with_state") is True
+    return isinstance(values, list) and all([type(value) is int and value >= 0 for value in values])
 
 
 def _open_env(name: str, settings: Any) -> Any:
@@ -287,38 +309,6 @@ def _open_env(name: str, settings: Any) -> Any:
     if kind.is_robot:
         kind.require()  # a missing simulator is reported now, not at the first reset
     return make_env(name, settings)
-
-
-def _play_turn(
-    play: Callable[[EnvSession, int], Turn], with_state: bool, session: EnvSession, index: int
-) -> Turn:
-    """Play a turn. Errors of the environment, and mistakes of the caller, become the turn's error."""
-    try:
-        turn = play(session, index)
-        if with_state and not turn.state:
-            turn.state = read_state(session.env)
-        return turn
-    except StepwellError as error:
-        return Turn(error=error)
-    except (Exception, SystemExit) as error:
-        return Turn(error=EnvError(f"{session.env_name} raised {type(error).__name__}: {error}"))
-
-
-def _ask_oracle(env: Any) -> Any:
-    action = env.oracle()
-    return action[None] if env.is_robot else action
-
-
-def _query_env(query: Callable[[Any], T], session: EnvSession, _: int) -> T:
-    """Query an environment that has a task. An error there is the environment's, not the service's."""
-    _ = session.env.task  # raises `InputError` before the first reset
-    try:
-        return query(session.env)
-    except StepwellError:
-        raise
-    except (Exception, SystemExit) as error:
-        message = f"{session.env_name} raised {type(error).__name__}: {error}"
-        raise ServiceError(ErrorKind.CONFLICT, message) from error
 
 
 def _describe_env(name: str, settings: Any) -> dict[str, Any]:
@@ -347,7 +337,7 @@ def convert_errors() -> Iterator[None]:
         yield
     except ServiceError:
         raise
-    except (StepwellError, ValueError, RecursionError) as error:
+    except _MISTAKES as error:
         raise ServiceError(ErrorKind.INVALID, str(error)) from error
 
 

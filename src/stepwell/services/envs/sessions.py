@@ -2,8 +2,10 @@
 
     create ─► EnvSession(env, thread, owner) ─► run(sessions, work) … ─► close (by caller or after silence)
 
-A session never leaves its thread: GL contexts and simulators belong to threads. Sessions share nothing: if
-one environment raises, hangs or gets a senseless call, no other session notices.
+A session never leaves its thread: GL contexts and simulators belong to threads. Only environments that are
+quick by their own word (`Env.is_quick`) take their turns on the event loop, because two changes of threads
+cost more than such a turn. Sessions share nothing: if one environment raises, hangs or gets a senseless call,
+no other session notices.
 
 Invariants
 * One session is used by one call at a time, in order of arrival. A call on many sessions takes their locks in
@@ -13,8 +15,9 @@ Invariants
   sessions of that thread; their callers get an error. `num_stuck` counts such threads while they hang, since
   a thread cannot be stopped. They count against the caller whose call hangs: with `max_stuck` of them
   it opens no further environment until one returns. Other callers notice nothing.
-* The event loop waits for quick environments itself, `_MAX_WAIT_S` at most: waking it by its own queue of
-  events costs more than their turn. Slower ones are awaited, so that other callers are served meanwhile.
+* A turn is taken on the event loop only after one that took less than `_QUICK_S`. The loop waits for other
+  environments that were as quick, `_MAX_WAIT_S` at most: waking it by its own queue of events costs more than
+  their turn. Slower ones are awaited, so that other callers are served meanwhile.
 * The number of open environments, in total and per owner, never exceeds the limits.
 """
 
@@ -73,10 +76,15 @@ class EnvSession:
     thread: SessionThread
     last_used_s: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    num_calls: int = 0  # that hold the lock or wait for it
     num_turns: int = 0
     last: Turn | None = None
     last_call_s: float = math.inf  # how long the environment took
     is_closed: bool = False
+    is_quick: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_quick = vars(type(self.env)).get("is_quick", False)  # not inherited: a subclass may do more
 
 
 class EnvSessions:
@@ -147,11 +155,11 @@ class EnvSessions:
 
     def find(self, owner: str, ids: Sequence[str]) -> list[EnvSession]:
         """The owner's sessions. Counts as a sign of life of each. Raises `ServiceError` if one is missing."""
-        if len(set(ids)) != len(ids):
+        if len(ids) > 1 and len(set(ids)) != len(ids):
             raise ServiceError(ErrorKind.INVALID, "a session is named twice in one call", param="sessions")
-        found = [self._open.get(name) for name in ids]
         now, sessions = self._clock(), []
-        for name, session in zip(ids, found, strict=True):
+        for name in ids:
+            session = self._open.get(name)
             if session is None or session.owner != owner:
                 raise ServiceError(
                     ErrorKind.NOT_FOUND,
@@ -163,9 +171,28 @@ class EnvSessions:
             session.last_used_s = now
         return sessions
 
+    def run_now(self, sessions: Sequence[EnvSession], work: Callable[[EnvSession, int], T]) -> list[T] | None:
+        """As `run`, on the event loop; None if an environment is not quick, or is in use.
+
+        For sessions that were just found, and only for turns and resets to given tasks.
+        """
+        took_s = 0.0
+        for session in sessions:
+            took_s += session.last_call_s
+            if not session.is_quick or took_s >= _QUICK_S or session.num_calls:
+                return None
+        results = []
+        for index, session in enumerate(sessions):
+            start_s = time.perf_counter()
+            results.append(work(session, index))
+            session.last_call_s = time.perf_counter() - start_s
+        return results
+
     async def run(self, sessions: Sequence[EnvSession], work: Callable[[EnvSession, int], T]) -> list[T]:
         """Call `work(session, index)` for each session, threads in parallel. Results are in order."""
         held = []
+        for session in sessions:
+            session.num_calls += 1
         try:
             for session in sorted(sessions, key=attrgetter("id")):
                 await session.lock.acquire()
@@ -179,6 +206,8 @@ class EnvSessions:
         finally:
             for session in held:
                 session.lock.release()
+            for session in sessions:
+                session.num_calls -= 1
         now = self._clock()
         for session in sessions:
             session.last_used_s = now
@@ -195,7 +224,7 @@ class EnvSessions:
                 done[index] = work(session, index)
                 session.last_call_s = time.perf_counter() - start_s
 
-        is_quick = sum([session.last_call_s for session in sessions]) < _QUICK_S
+        were_quick = sum([session.last_call_s for session in sessions]) < _QUICK_S
         by_thread: dict[SessionThread, list[int]] = {}
         for index, session in enumerate(sessions):
             by_thread.setdefault(session.thread, []).append(index)
@@ -204,7 +233,7 @@ class EnvSessions:
             (thread, thread.submit_for(owner, partial(run_all, indices)))
             for thread, indices in by_thread.items()
         ]
-        if is_quick:
+        if were_quick:
             _wait_briefly([job for _, job in jobs])
         waiting = [self._finish_job(thread, job) for thread, job in jobs if not job.done()]
         results = await asyncio.gather(*waiting, return_exceptions=True) if waiting else []
@@ -235,17 +264,15 @@ class EnvSessions:
 
     async def _finish_job(self, thread: SessionThread, job: Future[T]) -> T:
         future = asyncio.wrap_future(job)
-        try:
-            async with asyncio.timeout(self._config.call_timeout_s):
-                return await asyncio.shield(future)
-        except TimeoutError:
-            if future.done() and not future.cancelled() and future.exception() is not None:
-                raise  # raised by the environment, not by our timeout
-            self._abandon_thread(thread)
-            raise ServiceError(
-                ErrorKind.UNAVAILABLE,
-                f"the environment took longer than call_timeout_s ({self._config.call_timeout_s:g} s)",
-            ) from None
+        await asyncio.wait([future], timeout=self._config.call_timeout_s)
+        if future.done():
+            return future.result()
+        future.add_done_callback(asyncio.Future.exception)  # nobody asks for it any more
+        self._abandon_thread(thread)
+        raise ServiceError(
+            ErrorKind.UNAVAILABLE,
+            f"the environment took longer than call_timeout_s ({self._config.call_timeout_s:g} s)",
+        )
 
     def _abandon_thread(self, thread: SessionThread) -> None:
         if self._threads[thread.number] is not thread:
