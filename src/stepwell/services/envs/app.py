@@ -172,7 +172,7 @@ class FrameAnswers:
 
     def reply(self, owner: str, body: bytes | bytearray) -> bytes | Awaitable[bytes]:
         """The bytes of the reply, at once if nothing is to be waited for; errors are frames too."""
-        start_s = time.perf_counter()
+        start_s = time.perf_counter() if self._log is not None else 0.0
         reason = self._limits.start_call(owner)
         if reason is not None:
             error = ServiceError(ErrorKind.LIMITED, f"too many calls: {reason[0]}", retry_after_s=reason[1])
