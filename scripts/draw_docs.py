@@ -71,7 +71,7 @@ def draw_seeds(name: str, title: str) -> str:
     """The seeds of one preset, with their baselines."""
     runs = json.loads((RESULTS / f"{name}.json").read_text())
     curves = [[(point["env_steps"], point["success"]) for point in run["curve"]] for run in runs]
-    names = ("SFT, same wall time", "random play")
+    names = [name for name in ("SFT, same wall time", "random play") if name in runs[0]["baselines"]]
     levels = [ReferenceLine(name, mean(run["baselines"][name] for run in runs)) for name in names]
     return draw_curves({f"mean of {len(runs)} seeds": curves}, title, levels)
 

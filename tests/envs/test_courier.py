@@ -37,6 +37,15 @@ def test_a_delivery_is_told_in_one_line_and_pays_at_its_end_only() -> None:
     assert info["success"] and info["process"] == 3.0
 
 
+def test_the_door_may_be_told_by_compass_and_the_parcel_is_not() -> None:
+    env = open_town(door_words="compass")
+    assert env.observe().text == "parcel 1 down 1 right, door 2 east"
+    assert env.step(["Down", "Right", "Take"])[0].text == "parcel in hand, door 1 north 1 east"
+    assert env.step(["Up", "Right", "Right"])[0].text == "parcel in hand, door here"
+    away = open_town(place_things(start=(0, 2), door=(2, 0)), door_words="compass")
+    assert away.observe().text == "parcel 1 down 1 left, door 2 south 2 west"
+
+
 @pytest.mark.parametrize("actions", [["Take"], ["Give"], ["Up"], ["Left"]])
 def test_what_cannot_be_done_here_changes_nothing(actions: list[str]) -> None:
     env = open_town()

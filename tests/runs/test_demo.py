@@ -45,7 +45,6 @@ def test_the_last_line_tells_what_the_summary_and_the_report_hold(
     assert names == [
         "blind plan",
         "random play",
-        "SFT, same wall time",
         "warm start, greedy decoding",
         "trained, greedy decoding",
     ]
@@ -58,7 +57,7 @@ def test_the_demo_makes_the_same_updates_however_slow_the_machine_is() -> None:
     assert config.train.max_seconds is None and config.train.max_env_steps is None
     fast, slow = Pace(0.1, 0.6, 0.5), Pace(0.2, 1.2, 1.0)
     assert slow.estimate_s(config) == pytest.approx(2 * fast.estimate_s(config))
-    assert 40 * 0.6 < fast.estimate_s(config) < 60
+    assert 30 * 0.6 < fast.estimate_s(config) < 60
     assert Pace(0.1, 0.6, 0.5, 0.01).estimate_s(config) - fast.estimate_s(config) == pytest.approx(20.48)
 
 

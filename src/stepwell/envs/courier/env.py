@@ -19,7 +19,14 @@ from stepwell.core import ActionSpace, EnvDescription, Observation, StateForm, T
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.courier.guide import GUIDE, make_examples
 from stepwell.envs.courier.options import CourierOptions
-from stepwell.envs.courier.text import draw_map, write_line, write_sentences, write_structured
+from stepwell.envs.courier.text import (
+    COMPASS,
+    MOVES,
+    draw_map,
+    write_line,
+    write_sentences,
+    write_structured,
+)
 from stepwell.envs.courier.tiles import TILES
 from stepwell.envs.courier.town import (
     ACTIONS,
@@ -89,7 +96,8 @@ class Courier(Env):
 
     def observe(self) -> Observation:
         """One line: where parcel and door are."""
-        return Observation(write_line(self.town, self.now))
+        words = COMPASS if self.options.door_words == "compass" else MOVES
+        return Observation(write_line(self.town, self.now, words))
 
     def oracle(self) -> list[str]:
         """A shortest way to the delivery; of a fetcher, the next few actions."""

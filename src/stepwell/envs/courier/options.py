@@ -22,6 +22,11 @@ class CourierOptions(Settings):
         "plan",
         description="who demonstrates. plan: a shortest way; fetcher: takes the parcel, then walks anywhere",
     )
+    door_words: Literal["moves", "compass"] = Field(
+        "moves",
+        description="how the way to the door is told. moves: as that to the parcel (`2 down 1 left`); "
+        "compass: `2 south 1 west`, so that who can fetch the parcel cannot find the door yet",
+    )
     tile_size: int = Field(32, ge=8, le=256, description="pixels per block of an image")
 
     @property

@@ -1,26 +1,30 @@
 """A delivery in words: the line an agent sees, the map, sentences and JSON.
 
 The line says where parcel and door are, seen from the player: `parcel 2 down 3 right, door 1 up`,
-`parcel in hand, door here`. The map has one character per block and one line per row.
+`parcel in hand, door here`. With `door_words = "compass"` the door is `1 north` instead. The map has one
+character per block and one line per row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepwell.envs.courier.town import Delivery, Town
 from stepwell.envs.grid import Cell, put_symbol, write_sentence
 
+MOVES, COMPASS = ("up", "down", "left", "right"), ("north", "south", "west", "east")
 STREET, PARCEL, DOOR = "_", "B", "D"
 PLAYER, PLAYER_AT_PARCEL, PLAYER_WITH_PARCEL, PLAYER_AT_DOOR, PARCEL_AT_DOOR = "P", "Q", "H", "S", "*"
 
 
-def write_line(town: Town, now: Delivery) -> str:
+def write_line(town: Town, now: Delivery, door_words: Sequence[str] = MOVES) -> str:
     """What the agent sees."""
     here = town.to_cell(now.place)
     if now.is_delivered or now.has_parcel:
         parcel = "delivered" if now.is_delivered else "in hand"
     else:
-        parcel = _write_way(here, town.to_cell(town.parcel))
-    return f"parcel {parcel}, door {_write_way(here, town.to_cell(town.door))}"
+        parcel = _write_way(here, town.to_cell(town.parcel), MOVES)
+    return f"parcel {parcel}, door {_write_way(here, town.to_cell(town.door), door_words)}"
 
 
 def draw_map(town: Town, now: Delivery) -> str:
@@ -54,11 +58,11 @@ def write_structured(town: Town, now: Delivery) -> str:
     return f'{{{places}, "size": [{town.num_rows}, {town.num_columns}]}}'
 
 
-def _write_way(here: Cell, there: Cell) -> str:
+def _write_way(here: Cell, there: Cell, words: Sequence[str]) -> str:
     """How far a block is: `2 down 3 right`, or `here`."""
     down, right = there[0] - here[0], there[1] - here[1]
-    said = [f"{abs(down)} {'down' if down > 0 else 'up'}"] if down else []
-    said += [f"{abs(right)} {'right' if right > 0 else 'left'}"] if right else []
+    said = [f"{abs(down)} {words[down > 0]}"] if down else []
+    said += [f"{abs(right)} {words[2 + (right > 0)]}"] if right else []
     return " ".join(said) or "here"
 
 

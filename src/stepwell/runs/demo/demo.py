@@ -1,10 +1,9 @@
-"""The demo: a courier learns to fetch a parcel and to bring it to a door, beside four baselines.
+"""The demo: a courier learns to fetch a parcel and to bring it to a door.
 
-    first         time each kind of work once ─► how long it will take here (`pace.py`)
-    one core      warm start ─► a fixed number of StepPO updates ─► before and after on held-out tasks
-    the other     imitation of the same demonstrations, from the same first weights, for the same time
-    then          the best blind plan, random play, greedy decoding ─► summary and report
-    shown         one held-out task before and after, turn by turn (`trace.py`), the scores, one line
+    first     time each kind of work once ─► how long it will take here (`pace.py`)
+    then      warm start ─► a fixed number of StepPO updates ─► before and after on held-out tasks
+    beside    the best blind plan, random play, greedy decoding ─► summary and report
+    shown     one held-out task before and after, turn by turn (`trace.py`), the scores, one line
 
 Everything is compared on the same held-out tasks with the same decoding: sampling at temperature 1, as in
 training. The report also shows greedy decoding.
@@ -13,7 +12,6 @@ training. The report also shows greedy decoding.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -28,7 +26,6 @@ from stepwell.monitors.replays import FILE_NAME, load_replays
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import SuccessScore, describe_success, read_summary, write_summary
 from stepwell.runs.build.components import HELD_OUT_SEED
-from stepwell.runs.demo.imitation import ImitationBeside
 from stepwell.runs.demo.pace import measure_pace
 from stepwell.runs.demo.trace import write_traces
 from stepwell.runs.evaluation.evaluate import evaluate_run
@@ -48,16 +45,11 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     with Console(stderr=True).status("measuring how fast this machine is"):
         expected_s = measure_pace(config).estimate_s(config)
     print(f"about {format_duration(expected_s)} of training on this machine, then the comparison", flush=True)
-    with ImitationBeside(config) as beside:
-        train(config, expected_s=expected_s)
-        raise_if_interrupted(run)
+    train(config, expected_s=expected_s)
+    raise_if_interrupted(run)
     with hold_run_folder(run):
         with Console(stderr=True).status("playing the baselines"):
-            scores = [
-                *_score_blind_play(config),
-                _score_imitation(beside.result()),
-                *_score_greedy(run, config),
-            ]
+            scores = [*_score_blind_play(config), *_score_greedy(run, config)]
         return _finish_report(run, scores)
 
 
@@ -95,11 +87,6 @@ def _score_blind_play(config: RunConfig) -> list[SuccessScore]:
 def _make_score(name: str, success: float, count: int, note: str) -> SuccessScore:
     low, high = wilson_interval(round(success * count), count)
     return SuccessScore(success, low, high, count, name, note)
-
-
-def _score_imitation(result: dict[str, Any]) -> SuccessScore:
-    note = "{num_updates} updates on the same {num_demos} demonstrations in {wall_s:.0f} s".format(**result)
-    return _make_score("SFT, same wall time", result["success"], result["num_tasks"], note)
 
 
 def _score_greedy(run: Path, config: RunConfig) -> list[SuccessScore]:
