@@ -1,6 +1,6 @@
 # Every target makes and reuses its own .venv; nothing needs to be done before.
 #
-#   make demo     watch an agent learn, in five to ten minutes
+#   make demo     watch an agent learn, in about five minutes
 #   make test     what every change must pass: all tests but the slow ones, some minutes
 #   make test-fast    the inner loop: tests of what you changed, nearest first, at most 90 seconds
 #   make test-slow    the rest: kills, learning, studies, whatever takes more than 5 seconds

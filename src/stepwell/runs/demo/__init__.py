@@ -1,1 +1,1 @@
-"""The demo: a courier learns to deliver parcels in five to ten minutes."""
+"""The demo: a courier learns to deliver parcels in about five minutes."""

@@ -27,9 +27,9 @@ from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.training import count_batches, imitate
 
 NUM_WARM = 4
-TYPICAL_WARM = 1 / 3
+TYPICAL_WARM = 1 / 4
 """Assumed: the share of a warm start's updates after which it ends by `warm_start.stop_at`. The demo's ends
-after 100 of 300 with seed 0."""
+after 70 of 300 with seed 0."""
 
 
 @dataclass(frozen=True, slots=True)
