@@ -14,6 +14,10 @@ A new context costs a process of the browser, five times as much as a page. With
 episode gets the context of the one before, if that has one tab and needs neither headers nor a stored state:
 its cookies, storage and history are emptied first. It is for pages that keep nothing elsewhere.
 
+Such a page may offer `window.beginAgain(address)`: it shows then what loading this address would show,
+without loading it, and returns true. Its tab is put aside when the next episode is on another page
+(`parked_tabs.py`).
+
 What each action does is in `chromium_actions.py`. Which hosts exist is decided by the browser's own resolver
 (`browser.py`), not here.
 """
@@ -47,6 +51,7 @@ from stepwell.envs.web.light import MAX_TABS, MISSING_VALUE, TOO_MANY_TABS
 from stepwell.envs.web.marks import decode_image, draw_marks
 from stepwell.envs.web.observation import make_view
 from stepwell.envs.web.page import PageView
+from stepwell.envs.web.parked_tabs import ParkedTabs
 from stepwell.envs.web.simplify import simplify_page
 from stepwell.envs.web.snapshot import MAX_DEPTH, MAX_NODES, Snapshot
 
@@ -62,7 +67,17 @@ FORGET = """() => {
   Storage.prototype.setItem = () => undefined;
   localStorage.clear(); sessionStorage.clear(); window.name = "";
 }"""
-MAX_REUSES = 50  # of a context; then a fresh one frees what the browser still holds
+BEGIN_AGAIN = (
+    """address => !document.cookie && typeof window.beginAgain === "function" && window.beginAgain(address)"""
+)
+# A tab is put aside if its page can begin again; it leaves nothing to the tab that comes in its place.
+PUT_ASIDE = """() => {
+  const canBeginAgain = typeof window.beginAgain === "function";
+  if (canBeginAgain) localStorage.clear();
+  return canBeginAgain;
+}"""
+MAX_REUSES = 50  # of a context, by loading a page; then a fresh one frees what the browser still holds
+MAX_RESTARTS = 1000  # of a context, by pages that began again
 T = TypeVar("T")
 
 
@@ -84,7 +99,8 @@ class ChromiumDriver(ChromiumActions):
     ) -> None:
         super().__init__(timeout_s, key="k" + secrets.token_hex(8))
         self.reuses_context = reuses_context
-        self._num_reuses = 0
+        self._num_reuses = self._num_restarts = 0
+        self._parked = ParkedTabs()
         self._rules = ""
         self._serve, self._is_flow = serve, viewport == "flow"
         self._host = host
@@ -105,7 +121,7 @@ class ChromiumDriver(ChromiumActions):
             with suppress(EnvError):  # a context that fails is replaced
                 return self._run(self._open_again(url), 3 * self._timeout_s + 30)
         self.close()
-        self._rules, self._num_reuses = rules, 0
+        self._rules, self._num_reuses, self._num_restarts = rules, 0, 0
         return self._run(self._open(rules, url, dict(headers), storage_state), 3 * self._timeout_s + 120)
 
     def act(self, action: WebAction) -> PageView:
@@ -136,6 +152,7 @@ class ChromiumDriver(ChromiumActions):
             self._host.run_call(self._host.close_context(context), 30)
         self._context = None
         self._tabs = []
+        self._parked.forget_all()
 
     def _run(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Run in the browser's loop; a browser that is gone is an `EnvError`."""
@@ -173,19 +190,43 @@ class ChromiumDriver(ChromiumActions):
         if not self.reuses_context or self._context is None or rules != self._rules or len(self._tabs) != 1:
             return False
         here, there = urlsplit(self._current_tab.page.url), urlsplit(url)
-        return self._num_reuses < MAX_REUSES and (here.scheme, here.netloc) == (there.scheme, there.netloc)
+        is_worn = self._num_reuses >= MAX_REUSES or self._num_restarts >= MAX_RESTARTS
+        return not is_worn and (here.scheme, here.netloc) == (there.scheme, there.netloc)
 
     async def _open_again(self, url: str) -> PageView:
-        """Start afresh in the context that is open."""
-        self._num_reuses += 1
+        """Start afresh in the context that is open: in a page that can begin again, or by loading it."""
         self._notices.clear()
+        await self._switch_tab(url)
         page = self._current_tab.page
-        await page.evaluate(FORGET)
-        await self._context.clear_cookies()
         await page.mouse.move(0, 0)
-        view = await self._open_first(url)
+        if page.url != BLANK and await page.evaluate(BEGIN_AGAIN, url):
+            self._num_restarts += 1
+            self._current_tab.offset = 0
+            await self._finish_action()
+            view = await self._view()
+        else:
+            self._num_reuses += 1
+            if page.url != BLANK:
+                await page.evaluate(FORGET)
+            await self._context.clear_cookies()
+            view = await self._open_first(url)
         await self._current_tab.forget_history()
         return view
+
+    async def _switch_tab(self, url: str) -> None:
+        """If the present page is another one and can begin again, put its tab aside; take one for `url`."""
+        tab = self._current_tab
+        here, there = urlsplit(tab.page.url).path, urlsplit(url).path
+        if here == there or not await tab.page.evaluate(PUT_ASIDE):
+            return
+        self._tabs.remove(tab)
+        worn = self._parked.put_aside(here, tab)
+        if (kept := self._parked.take(there)) is not None:
+            self._tabs, self._tab = [kept], 0
+        else:
+            await self._context.new_page()
+        if worn is not None:
+            await worn.drop_page()
 
     async def _open_first(self, url: str) -> PageView:
         await self._go(resolve_typed_address(url, BLANK))

@@ -8,6 +8,10 @@ into attributes of the page's root (`data-reward`, `data-reason`). Later rewards
 on after the end changes nothing. The browser keeps the first reward of a page and seed in the storage of its
 context, which lasts for one episode: a page that is loaded again, or in another tab, is over with it.
 
+Loading a page costs more than drawing a problem. Pages of `BEGIN_AGAIN` offer `window.beginAgain(address)` to
+the driver (`chromium.py`), which starts the problem of another seed in the page as it is. A page is in this
+list if it shows then what a fresh one shows (`tests/envs/web/miniwob/test_begin_again.py`).
+
 Invariant: the package's files are read and served, and never copied or changed.
 """
 
@@ -20,27 +24,48 @@ from pathlib import Path
 
 from stepwell.core import ConfigError, InputError
 
+BEGIN_AGAIN = frozenset(
+    {"click-button", "click-dialog-2", "click-tab", "click-widget", "focus-text-2", "grid-coordinate"}
+)
 _REWARD = re.compile(r'<html[^>]*\sdata-reward="(-?[\d.eE+-]+)"')
 _SCRIPT = """<script>
 window.addEventListener('load', function () {
   var root = document.documentElement, end = core.endEpisode;
-  var key = 'stepwell ' + location.pathname + location.search;
+  var nameTask = function () { return 'stepwell ' + location.pathname + location.search; };
   core.EPISODE_MAX_TIME = 2000000000;
   core.endEpisode = function (reward, timed, reason) {
     if (root.hasAttribute('data-reward')) { return; }
-    var first = localStorage.getItem(key);
+    var first = localStorage.getItem(nameTask());
     end(first === null ? reward : Number(first), timed && first === null, reason);
     if (!WOB_DONE_GLOBAL) { return; }
-    localStorage.setItem(key, String(WOB_RAW_REWARD_GLOBAL));
+    localStorage.setItem(nameTask(), String(WOB_RAW_REWARD_GLOBAL));
     root.setAttribute('data-reward', String(WOB_RAW_REWARD_GLOBAL));
     root.setAttribute('data-reason', String(reason || ''));
     core.cover_div.onclick = null;
     core.cover_div.innerHTML = 'The episode is over.';
   };
-  Math.seedrandom(%r);
-  core.startEpisodeReal();
-  core.hideDisplay();
-  if (localStorage.getItem(key) !== null) { core.endEpisode(0, false, 'loaded again'); }
+  var begin = function (seed) {
+    Math.seedrandom(seed);
+    core.startEpisodeReal();
+    core.hideDisplay();
+  };
+  if (%(again)s) { window.beginAgain = function (address) {
+    var url = new URL(address), seed = url.searchParams.get('seed');
+    var isSamePage = url.origin === location.origin && url.pathname === location.pathname;
+    if (!isSamePage || seed === null) { return false; }
+    localStorage.clear(); sessionStorage.clear(); window.name = '';
+    history.replaceState(null, '', address);
+    if (document.activeElement) { document.activeElement.blur(); }
+    document.querySelectorAll('input, textarea').forEach(function (field) {
+      field.value = field.defaultValue; field.checked = field.defaultChecked;
+    });
+    root.removeAttribute('data-reward');
+    root.removeAttribute('data-reason');
+    begin(seed);
+    return true;
+  }; }
+  begin(%(seed)r);
+  if (localStorage.getItem(nameTask()) !== null) { core.endEpisode(0, false, 'loaded again'); }
 });
 </script>
 """
@@ -77,7 +102,8 @@ def read_file(path: str, seed: str | None) -> bytes | None:
         return content
     if not re.fullmatch(r"\d{1,20}", seed):
         raise InputError(f"a seed of MiniWoB++ is a whole number, got {seed[:40]!r}")
-    return content + (_SCRIPT % seed).encode()
+    again = "true" if file.stem in BEGIN_AGAIN else "false"
+    return content + (_SCRIPT % {"seed": seed, "again": again}).encode()
 
 
 def read_reward(html: str) -> float | None:

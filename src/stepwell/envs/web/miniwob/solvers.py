@@ -43,13 +43,13 @@ def plan_clicks(name: str) -> Callable[[PageView], WebAction]:
 
 
 def _find_named(view: PageView, names: list[str], tags: str = "") -> Iterator[PageElement]:
-    """The elements with one of these texts, in the order of the names."""
+    """The elements with one of these texts, in the order of the names; capitals decide between several."""
+    kind = [element for element in view.elements if not tags or element.tag in tags.split()]
     for name in names:
-        for element in view.elements:
-            is_kind = not tags or element.tag in tags.split()
-            if is_kind and element.text.strip().lower() == name.strip().lower():
-                yield element
-                break
+        wanted = name.strip()
+        alike = [element for element in kind if element.text.strip().lower() == wanted.lower()]
+        exact = [element for element in alike if element.text.strip() == wanted]
+        yield from (exact or alike)[:1]
 
 
 def _choose_only(view: PageView, text: str) -> list[str]:
@@ -94,6 +94,26 @@ def _choose_field(view: PageView, text: str) -> list[str]:
     return fields[int(number[1]) - 1 :][:1] if number else fields[:1]
 
 
+def _choose_widget(view: PageView, text: str) -> list[str]:
+    """An element of the kind that the instruction names: radio, checkbox, text, textarea or button."""
+    (kind, *_) = [*_QUOTED.findall(text), ""]
+    return [element.id for element in view.elements if _name_widget(element) == kind][:1]
+
+
+def _name_widget(element: PageElement) -> str:
+    if element.tag != "input":
+        return element.tag
+    kind = element.attributes.get("type", "")
+    return kind if kind in ("radio", "checkbox") else "text"
+
+
+def _choose_point(view: PageView, text: str) -> list[str]:
+    """A point of the grid by its coordinates: columns from the left, each from its top."""
+    points = [element.id for element in view.elements if element.tag == "circle"]
+    found = re.search(r"\((-?\d),(-?\d)\)", text)
+    return points[(int(found[1]) + 2) * 5 + 2 - int(found[2]) :][:1] if found else []
+
+
 CHOOSERS: dict[str, Chooser] = {
     "click-button": _choose_quoted,
     "click-button-sequence": _choose_numbers,
@@ -110,6 +130,9 @@ CHOOSERS: dict[str, Chooser] = {
     "click-test": _choose_only,
     "click-test-2": _choose_numbers,
     "click-test-transfer": _choose_numbers,
+    "click-widget": _choose_widget,
     "focus-text": _choose_field,
     "focus-text-2": _choose_field,
+    "grid-coordinate": _choose_point,
+    "unicode-test": _choose_quoted,
 }
