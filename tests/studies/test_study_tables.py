@@ -22,7 +22,7 @@ from stepwell.studies.measures import measure_times, summarize_golden, summarize
 from stepwell.studies.pages import write_pages, write_table
 from stepwell.studies.results import Results, collect_results, join
 from stepwell.studies.run_status import read_status, todo_file
-from stepwell.studies.study import _order_runs, _SessionPlan, run_study
+from stepwell.studies.study import StudyPlan, _order_runs, run_study
 from stepwell.studies.tables import make_tables
 
 
@@ -303,7 +303,7 @@ def order(tmp_path: Path, critic: str) -> list[str]:
         text = text.replace(f'name = "{name}"\n', f'name = "{name}"\ngroup = "{name}"\n')
     study, runs = planned(tmp_path, text)
     chosen = [run for run in runs if run.env == "lake"]
-    return [run.name for run in _order_runs(_SessionPlan(study, runs, chosen, tmp_path, False))]
+    return [run.name for run in _order_runs(StudyPlan(study, study, runs, chosen, tmp_path, False))]
 
 
 def test_the_first_to_start_are_those_that_make_different_warm_starts(tmp_path: Path) -> None:
