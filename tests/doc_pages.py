@@ -59,6 +59,6 @@ def _drop_comment(line: str) -> str:
             quote = "" if char == quote else quote
         elif char in "'\"":
             quote = char
-        elif char == "#" and line[:place].endswith(("", " ")[place > 0]):
+        elif char == "#" and (place == 0 or line[place - 1] == " "):
             return line[:place]
     return line
