@@ -20,12 +20,8 @@ from stepwell.cli.main import build_parser
 from stepwell.envs.web.browser import BROWSERS
 
 PAGES = list_pages()
-SLOW = {
-    "cli",
-    "own_agent",
-    "tutorials/own_agent",
-    "tutorials/robot",
-}  # more than four seconds of processor time
+# More than four seconds of processor time
+SLOW = {"cli", "own_agent", "tutorials/own_agent", "tutorials/robot"}
 # What is not run: the command, and why. Where a test of ours does the same in another way, it is named.
 NOT_RUN = {
     r"^stepwell demo": "takes minutes; tests/runs/test_demo.py, and scripts/first_hour.sh runs all of it",
