@@ -213,6 +213,17 @@ def test_a_fault_too_small_for_one_update_is_found_over_the_last_ones() -> None:
     assert faults[0] is None and "in the last" in found and "updates, the engine is farther" in found
 
 
+def test_a_small_fault_that_begins_late_is_not_hidden_by_the_healthy_updates_before() -> None:
+    monitor = ParityMonitor("bfloat16")
+
+    def judge(update: int, fault: float) -> str | None:
+        errors = errors_of(update, fault=fault, num_tokens=100)
+        return monitor.judge_gaps(bfloat16_gaps(update), lambda _: errors).fault
+
+    assert [judge(update, 0.0) for update in range(16)] == [None] * 16
+    assert any(judge(update, 0.9) is not None for update in range(16, 20))
+
+
 def test_after_memory_was_too_small_the_truth_waits_ten_updates() -> None:
     tried: list[int] = []
 

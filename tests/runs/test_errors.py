@@ -217,6 +217,20 @@ def test_an_engine_with_other_weights_stops_the_run_before_any_weight_changes(tm
     assert unchanged(loop, before)
 
 
+def test_weights_that_differ_too_little_for_any_logprob_stop_the_run(tmp_path: Path) -> None:
+    loop = started(tmp_path)
+    weights = {name: tensor.clone() for name, tensor in loop.components.policy.model_weights().items()}
+    first = next(iter(weights.values())).view(-1)
+    first[0] = torch.nextafter(first[0], first[0] + 1.0)
+    loop.components.engine.load_weights(0, weights)
+    before = weights_of(loop)
+    with pytest.raises(
+        ParityError, match=r"update 1: .*version 0 was published as .* the engine reports"
+    ):
+        loop._update()
+    assert unchanged(loop, before)
+
+
 def test_a_mismatch_is_only_noted_where_that_was_asked_for(tmp_path: Path) -> None:
     loop = started(tmp_path, "parity.on_mismatch=warn")
     other_weights(loop)

@@ -55,6 +55,8 @@ MAX_BIAS = 5.0
 """Standard errors above one half that a correct engine may show, in one update or over the last ones."""
 MAX_ENGINE_FARTHER = 0.57
 """Share of tokens in which a correct engine may always be the worse one: kernels round a little apart."""
+SPANS = (2, 4, 8, WINDOW)
+"""Updates that are judged together as well: a fault that begins is not hidden by the healthy ones before."""
 RETRY_AFTER = 10
 """Updates until the truth is tried again after memory was too small for it."""
 
@@ -124,12 +126,13 @@ class ParityMonitor:
             return None
         self.errors = errors
         self._biases.append(_Bias.of(errors))
-        fault = self._biases[-1].describe_fault("this update") or _Bias.sum(self._biases).describe_fault(
-            f"the last {len(self._biases)} updates"
-        )
-        if fault is not None:
-            self._biases.pop()
-        return fault
+        recent = list(self._biases)
+        for count in (1, *(count for count in SPANS if count <= len(recent))):
+            place = "this update" if count == 1 else f"the last {count} updates"
+            if (fault := _Bias.sum(recent[-count:]).describe_fault(place)) is not None:
+                self._biases.pop()
+                return fault
+        return None
 
 
 @dataclass(frozen=True, slots=True)

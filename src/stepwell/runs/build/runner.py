@@ -7,7 +7,7 @@ EpisodeRunner ─┬─ LocalRunner    engine and rollout in this process
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stepwell.core import SamplingParams, WeightsError
@@ -46,6 +46,9 @@ class EpisodeRunner(Protocol):
     def publish(self, version: int, policy: WeightSource) -> str | None:
         """Load new weights; returns their fingerprint, or None if they are loaded later."""
 
+    def check_weights(self) -> None:
+        """Refuse an engine that no longer holds the weights of the last `publish`."""
+
     def forget(self) -> None:
         """Drop the caches of what was sampled."""
 
@@ -58,6 +61,7 @@ class LocalRunner:
 
     engine: EmbeddedEngine | ServedEngine | ArrayEngine
     rollout: Rollout | AgentRollout
+    _published: tuple[int, str] | None = field(default=None, init=False)  # version and fingerprint
 
     @property
     def dtype(self) -> torch.dtype:
@@ -75,8 +79,13 @@ class LocalRunner:
         tensors = policy.model_weights()
         published = fingerprint_of(tensors, self.dtype)
         self.engine.load_weights(version, tensors)
-        check_fingerprint(version, published, self.engine.fingerprint(), "the engine")
+        self._published = version, published
+        self.check_weights()
         return published
+
+    def check_weights(self) -> None:
+        if self._published is not None:
+            check_fingerprint(*self._published, self.engine.fingerprint(), "the engine")
 
     def forget(self) -> None:
         self.engine.forget()

@@ -257,6 +257,9 @@ class WorkerGroups:
         if self.config.workers.weight_sync == "blocking":
             self.publisher.finish()
 
+    def check_weights(self) -> None:
+        """Do nothing: the publisher compares each generator's fingerprint when it takes a version."""
+
     def await_weights(self) -> None:
         """Wait for published weights before the next batch, unless episodes go on while weights travel."""
         if self.config.workers.mode in ("sync", "rollout_async"):

@@ -1,36 +1,40 @@
-"""Compares engine and trainer on fresh samples in every update; what is not rounding stops the run."""
+"""Compares engine and trainer on fresh samples in every update; what is not rounding stops the run.
+
+Two questions are asked before any weight changes. Does the engine still hold the weights that were
+published? Their fingerprints tell exactly. Does it compute with them as the trainer does? The logprobs of
+the samples tell, as far as rounding allows (`engines/parity.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stepwell.config.outputs import ParityConfig
 from stepwell.core import LogprobGaps, ParityError
+from stepwell.core.errors import WeightsError
 from stepwell.core.logprob_gaps import MeasureErrors
 from stepwell.engines.parity import ParityMonitor
 
+if TYPE_CHECKING:
+    from stepwell.runs.build.runner import EpisodeRunner
+
 
 class ParityCheck:
-    """The check of one run. `read_dtype` gives the engine's, once it has one; `note` reports outliers."""
+    """The check of one run. `read_runner` gives what plays episodes; `note` reports outliers."""
 
     def __init__(
-        self, config: ParityConfig, read_dtype: Callable[[], Any], note: Callable[[str], None]
+        self, config: ParityConfig, read_runner: Callable[[], EpisodeRunner], note: Callable[[str], None]
     ) -> None:
-        self._config, self._read_dtype, self._note = config, read_dtype, note
+        self._config, self._read_runner, self._note = config, read_runner, note
         self._monitor: ParityMonitor | None = None
 
     def judge_gaps(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
         """Judge the gaps of the update at `place`; a fault is an error, or a note if settings say so."""
-        if self._monitor is None:
-            dtype = str(self._read_dtype()).removeprefix("torch.")
-            self._monitor = ParityMonitor(dtype, self._config.tolerance)
-        verdict = self._monitor.judge_gaps(gaps, measure_errors)
-        if verdict.outlier is not None:
-            self._note(f"{place}: outlier between engine and trainer: {verdict.outlier}")
-        if verdict.fault is None:
+        fault = self._find_weight_fault() or self._find_logprob_fault(place, gaps, measure_errors)
+        if fault is None:
             return
-        text = f"engine and trainer disagree about fresh samples: {gaps}; {verdict.fault}"
+        text = f"engine and trainer disagree about fresh samples: {gaps}; {fault}"
         if self._config.on_mismatch == "stop":
             raise ParityError(
                 f"{place}: {text}. The ratio of the loss would be wrong: "
@@ -38,3 +42,19 @@ class ParityCheck:
                 "The weights were not changed"
             )
         self._note(f"{place}: {text}")
+
+    def _find_weight_fault(self) -> str | None:
+        try:
+            self._read_runner().check_weights()
+        except WeightsError as error:
+            return str(error)
+        return None
+
+    def _find_logprob_fault(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> str | None:
+        if self._monitor is None:
+            dtype = str(self._read_runner().dtype).removeprefix("torch.")
+            self._monitor = ParityMonitor(dtype, self._config.tolerance)
+        verdict = self._monitor.judge_gaps(gaps, measure_errors)
+        if verdict.outlier is not None:
+            self._note(f"{place}: outlier between engine and trainer: {verdict.outlier}")
+        return verdict.fault

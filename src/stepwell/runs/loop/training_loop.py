@@ -100,7 +100,7 @@ class TrainingLoop:
         self._source: Source
         self._clock = RunClock()
         self.saver = CheckpointSaver(self.folder, self.monitor.note)
-        self._parity = ParityCheck(self.config.parity, lambda: self.runner.dtype, self.monitor.note)
+        self._parity = ParityCheck(self.config.parity, lambda: self.runner, self.monitor.note)
         self._is_imitating = False  # in the warm start, which writes no checkpoints
         own = self.config.own_agent
         self.failures = (
