@@ -91,6 +91,7 @@ class FaultyLoop(TrainingLoop):
         if message is not None:
             self.planted[-1]["message"] = message.split("; ", 1)[-1].split(". The data")[0]
         self._source = source
+        self._parity = RecordedParity(self)  # does not remember the faulty updates
         self._publish()
 
 

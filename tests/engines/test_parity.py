@@ -186,6 +186,24 @@ def test_weights_that_round_more_are_no_fault() -> None:
     assert monitor.judge_gaps(bfloat16_gaps(2, scale=3.0), lambda share: errors_of(3)).fault is None
 
 
+def test_a_policy_whose_logits_grow_rounds_more_and_is_not_stopped_for_it() -> None:
+    monitor = ParityMonitor("bfloat16")
+    gaps = gaps_of(np.concatenate([np.zeros(2600), np.full(133, 0.63)]))  # as a collapsing run had them
+    verdict = monitor.judge_gaps(gaps, lambda share: errors_of(3))
+    assert verdict.fault is None and "equally far from the float32 result" in str(verdict.outlier)
+    for fault, told in ((1.5, "0.99 quantile is 0.63"), (None, "0.99 quantile is 0.63")):
+        errors = None if fault is None else errors_of(3, fault=fault)
+        verdict = monitor.judge_gaps(gaps, lambda share, errors=errors: errors)  # type: ignore[misc]
+        assert verdict.fault is not None and told in verdict.fault
+
+
+def test_large_gaps_by_a_trainer_that_rounds_more_than_the_engine_are_a_fault() -> None:
+    errors = errors_of(3, fault=1.5)
+    swapped = LogprobErrors(errors.trainer, errors.engine, errors.token_ids)
+    gaps = gaps_of(np.concatenate([np.zeros(2600), np.full(133, 0.63)]))
+    assert ParityMonitor("bfloat16").judge_gaps(gaps, lambda share: swapped).fault is not None
+
+
 def test_a_quarter_of_the_tokens_is_measured_and_all_of_them_when_that_is_suspicious() -> None:
     shares: list[float] = []
 

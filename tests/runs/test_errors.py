@@ -220,13 +220,11 @@ def test_an_engine_with_other_weights_stops_the_run_before_any_weight_changes(tm
 def test_weights_that_differ_too_little_for_any_logprob_stop_the_run(tmp_path: Path) -> None:
     loop = started(tmp_path)
     weights = {name: tensor.clone() for name, tensor in loop.components.policy.model_weights().items()}
-    first = next(iter(weights.values())).view(-1)
-    first[0] = torch.nextafter(first[0], first[0] + 1.0)
+    norm = weights["model.norm.weight"]
+    norm[0] = torch.nextafter(norm[0], norm[0] + 1.0)
     loop.components.engine.load_weights(0, weights)
     before = weights_of(loop)
-    with pytest.raises(
-        ParityError, match=r"update 1: .*version 0 was published as .* the engine reports"
-    ):
+    with pytest.raises(ParityError, match=r"update 1: .*version 0 was published as .* the engine reports"):
         loop._update()
     assert unchanged(loop, before)
 
