@@ -23,6 +23,7 @@ from stepwell.config.profile import PipelineProfile
 from stepwell.config.run import RunConfig
 from stepwell.monitors.jsonl import read_entries
 from stepwell.runs.build.components import Components
+from stepwell.runs.planner.core_speed import measure_cores
 from stepwell.runs.planner.forecast import Cluster, ForecastCase, build_case
 from stepwell.runs.planner.measurement import measure_profile
 from stepwell.runs.run import train
@@ -130,7 +131,7 @@ def forecast_training(config: RunConfig, profile: PipelineProfile, others: float
     hardware = build_case(
         config,
         profile,
-        Cluster((case.num_devices,), cores=len(os.sched_getaffinity(0)), background=others),
+        Cluster((case.num_devices,), cores=measure_cores(), background=others),
         case,
         inflight,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from stepwell.cli.main import main
 from stepwell.config.loading import load_config
 from stepwell.config.profile import GeneratorTimes, PipelineProfile, SimulatorTimes, TrainerTimes, WeightTimes
 from stepwell.core import ConfigError
+from stepwell.runs.planner.core_speed import measure_cores
 from stepwell.runs.planner.forecast import (
     Cluster,
     Forecast,
@@ -158,3 +160,9 @@ def test_a_measured_profile_has_times_of_every_part() -> None:
 def test_a_missing_profile_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--measure"):
         PipelineProfile.read_file(tmp_path / "none.toml")
+
+
+def test_cores_are_counted_by_the_work_that_they_do_together() -> None:
+    num_cores = len(os.sched_getaffinity(0))
+    found = measure_cores(0.1)
+    assert 0.3 * num_cores <= found <= num_cores

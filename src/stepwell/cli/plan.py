@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,11 @@ def add(commands: Any) -> None:
         "--devices", type=int, nargs="+", metavar="N", help="accelerators to forecast for; 0: cores only"
     )
     parser.add_argument("--per-machine", type=int, default=8, help="accelerators of one machine (default: 8)")
-    parser.add_argument("--cores", type=float, help="cores of one machine; default: those here")
+    parser.add_argument(
+        "--cores",
+        type=float,
+        help="cores of one machine; default: those here, by the work that they do together",
+    )
     parser.add_argument("--svg", metavar="FILE", type=Path, help="draw the forecast into this file")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers to this file")
 
@@ -83,6 +86,7 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
     from stepwell.core.errors import ConfigError
     from stepwell.envs.registry import find_env_type
     from stepwell.runs.planner import report
+    from stepwell.runs.planner.core_speed import measure_cores
     from stepwell.runs.planner.forecast import (
         Cluster,
         choose_best,
@@ -95,7 +99,7 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
     sizes = tuple(sorted(set(args.devices or default)))
     if min(sizes) < 0 or args.per_machine < 1:
         raise ConfigError("--devices counts accelerators from 0 on, --per-machine from 1 on")
-    cores = args.cores or float(len(os.sched_getaffinity(0)))
+    cores = args.cores or measure_cores()
     cluster = Cluster(sizes, args.per_machine, cores)
     max_inflight = 1 if find_env_type(config.env.name).is_robot else 4
     rows = forecast_run(config, profile, cluster, max_inflight=max_inflight)
