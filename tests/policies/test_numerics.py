@@ -57,6 +57,7 @@ def test_a_run_and_what_goes_on_with_it_compute_with_the_same_switches(tmp_path:
     assert first == switches() == (True, "highest", 1, False)
 
 
+@pytest.mark.slow
 def test_playing_and_serving_compute_as_runs_do(tmp_path: Path) -> None:
     spoil_switches()
     open_pilot(warmed_model(), small_config()).close()

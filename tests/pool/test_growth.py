@@ -147,6 +147,7 @@ def sqlite_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
         yield filled(pool, SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORK)
 def test_postgres_reads_as_many_rows_in_a_store_of_32_times_the_size(
     postgres_pools: tuple[Pool, Pool], name: str

@@ -26,7 +26,7 @@ from stepwell.pool.schema_version import current_revision, upgrade
 OLD = Path(__file__).parent / "data" / "pool_0001.db"  # made by make_old_pool.py beside it
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> object:
     """A place without a schema."""
     if request.param == "sqlite":
@@ -77,6 +77,7 @@ def test_a_pool_of_the_first_revision_is_brought_up_with_all_it_holds(tmp_path: 
     assert differences(str(file)) == []
 
 
+@pytest.mark.slow
 def test_an_old_postgres_pool_is_brought_up_too(postgres_server: str) -> None:
     with database(postgres_server) as url:
         at_revision(url, "0001")
