@@ -173,10 +173,3 @@ def test_neither_luck_nor_a_blind_plan_delivers() -> None:
     assert measure_random_play("courier", {}, tasks, seed=0) < 0.04
     plan = find_blind_plan("courier", {}, train, tasks, beam_width=100)
     assert plan.success < 0.15 and len(plan.actions) == 30
-
-
-def test_the_turns_left_are_told_where_options_ask_for_it() -> None:
-    env = make_env("courier", {"show_turns_left": True, "max_turns": 4})
-    lines = [env.reset(seed=3)[0].text, env.step(["Up"])[0].text, env.step([])[0].text]
-    assert [line.rsplit(", ", 1)[1] for line in lines] == ["4 turns left", "3 turns left", "2 turns left"]
-    assert "turns left" not in make_env("courier").reset(seed=3)[0].text

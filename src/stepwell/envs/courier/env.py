@@ -95,11 +95,9 @@ class Courier(Env):
         return ACTED[count_actions(self.town, before) - count_actions(self.town, self.now)]
 
     def observe(self) -> Observation:
-        """One line: where parcel and door are, and the turns left if options ask for it."""
+        """One line: where parcel and door are."""
         words = COMPASS if self.options.door_words == "compass" else MOVES
-        line = write_line(self.town, self.now, words)
-        left = f", {self.options.max_turns - self._num_turns} turns left"
-        return Observation(line + left if self.options.show_turns_left else line)
+        return Observation(write_line(self.town, self.now, words))
 
     def oracle(self) -> list[str]:
         """A shortest way to the delivery; of a fetcher, the next few actions."""

@@ -27,10 +27,6 @@ class CourierOptions(Settings):
         description="how the way to the door is told. moves: as that to the parcel (`2 down 1 left`); "
         "compass: `2 south 1 west`, so that who can fetch the parcel cannot find the door yet",
     )
-    show_turns_left: bool = Field(
-        False,
-        description="whether the line ends with the turns left, so that a critic can see what they are worth",
-    )
     tile_size: int = Field(32, ge=8, le=256, description="pixels per block of an image")
 
     @property
