@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_the_page_loads_nothing_and_is_small(tmp_path: Path) -> None:
     for tag, attributes in page.tags:
         assert tag not in {"link", "iframe", "object", "embed"}
         assert not {"srcset", "data"} & attributes.keys()
-        assert (attributes.get("src") or "data:image/gif;base64,").startswith("data:image/gif;base64,")
+        assert re.match("data:(image/gif|video/webm);base64,|$", attributes.get("src") or "")
         assert (attributes.get("href") or "#").startswith("#")
     assert "@import" not in html and "url(" not in html
     addresses = set(re.findall(r"https?://[^\s\"'<]+", html))
@@ -295,7 +296,27 @@ def keep_episodes(folder: Path, *, num: int = 1, num_steps: int = 3, side: int =
     save_replays(folder / "replays.json", episodes)
 
 
-def test_an_episode_with_images_is_shown_as_an_animation(tmp_path: Path) -> None:
+def test_an_episode_with_images_is_shown_as_a_video(tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    make_run(tmp_path)
+    keep_episodes(tmp_path, num=2)
+    html = write_report(tmp_path).read_text()
+    films = [attributes for tag, attributes in Page(html).tags if tag == "video"]
+    assert [film["aria-label"] for film in films] == [f"{EVIL}, after training: success"] * 2
+    assert all("controls" in film for film in films) and "media-src data:" in html
+    kind, _, data = (films[0]["src"] or "").partition(",")
+    assert kind == "data:video/webm;base64"
+    with av.open(io.BytesIO(base64.b64decode(data))) as video:
+        (stream,) = video.streams
+        assert (stream.codec.name, stream.width, stream.height) == ("vp9", 192, 192)  # 8 pixels, enlarged
+        moments = [round(1000 * frame.time) for frame in video.decode(video=0)]
+    assert moments == [0, 800, 1600, 2400, 3900]
+
+
+def test_without_the_video_package_an_episode_is_shown_as_an_animation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
     make_run(tmp_path)
     keep_episodes(tmp_path, num=2)
     page = Page(write_report(tmp_path).read_text())
@@ -322,7 +343,7 @@ def test_many_large_images_leave_the_report_below_five_megabytes(tmp_path: Path)
     path = write_report(tmp_path)
     page = Page(path.read_text())
     assert path.stat().st_size < 5_000_000 and "Images are smaller here" in page.text
-    assert sum(tag == "img" and "src" in attributes for tag, attributes in page.tags) == 2
+    assert sum(tag in ("img", "video") and "src" in attributes for tag, attributes in page.tags) == 2
     assert all(frame["image"] is not None for frame in json.loads(page.scripts[0])["replays"][0]["frames"])
 
 

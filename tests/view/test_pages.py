@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import re
+import sys
+import unicodedata
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from tests.view.hostile import EVIL, NAME
+from tests.view.hostile import CONTROLS, NAME, STORED
 from tests.view.made_runs import TOKEN, write_run
 
 from stepwell.cli.main import main
@@ -28,10 +32,10 @@ from stepwell.core import (
 )
 from stepwell.core.errors import InputError
 from stepwell.core.statistics import PairedDifference
+from stepwell.monitors.plain_text import show_controls
 from stepwell.pool import open_pool
 from stepwell.studies.results import Figure, Row
 from stepwell.view.app import ViewApp
-from stepwell.view.templates import show_controls
 from stepwell.view.text_index import TextIndex
 from stepwell.view.trajectory_list import find_rows
 
@@ -118,7 +122,9 @@ def test_siblings_stand_side_by_side(client: TestClient) -> None:
     assert all(f"say {number}" in page for number in (4, 5, 6, 7)) and "What they share" in page
 
 
-def test_a_robot_with_cameras_has_an_animation(tmp_path: Path) -> None:
+@pytest.fixture
+def robot_run(tmp_path: Path) -> Path:
+    """A folder of runs with one of a robot with a camera."""
     steps = []
     for number in range(3):
         image = np.full((16, 16, 3), 80 * number, np.uint8)
@@ -130,10 +136,41 @@ def test_a_robot_with_cameras_has_an_animation(tmp_path: Path) -> None:
     (run / "pool").mkdir()
     with open_pool(run / "pool") as pool:
         pool.add([Trajectory(Task("arm", {"n": 1}), steps, Status.SUCCESS, id="moves")], group_sizes=1)
-    view = ViewApp([str(tmp_path)], token=None)
+    return tmp_path
+
+
+def test_a_robot_with_cameras_has_a_video(robot_run: Path) -> None:
+    av = pytest.importorskip("av")
+    view = ViewApp([str(robot_run)], token=None)
     with TestClient(view.app, base_url="http://127.0.0.1") as client:
         page = read(client, "/run/robot/trajectory", id="moves")
-        assert "animation of the episode" in page and "16×16×3 uint8" in page and "push the block" in page
+        assert '<video class="film"' in page and ">WebM</a>" in page and ">GIF</a>" in page
+        film = client.get("/run/robot/film", params={"id": "moves"})
+        assert film.headers["content-type"] == "video/webm" and film.headers["accept-ranges"] == "bytes"
+        with av.open(io.BytesIO(film.content)) as video:
+            shades = [
+                round(float(frame.to_ndarray(format="rgb24").mean())) for frame in video.decode(video=0)
+            ]
+        assert shades == pytest.approx([0, 80, 160, 160], abs=4)  # the last one stays
+        part = client.get("/run/robot/film", params={"id": "moves"}, headers={"range": "bytes=4-9"})
+        assert part.status_code == 206 and part.content == film.content[4:10]
+        assert part.headers["content-range"] == f"bytes 4-9/{len(film.content)}"
+        beyond = client.get("/run/robot/film", params={"id": "moves"}, headers={"range": "bytes=9999999-"})
+        assert beyond.status_code == 200 and beyond.content == film.content
+        gif = client.get("/run/robot/film", params={"id": "moves", "form": "gif"})
+        assert gif.headers["content-type"] == "image/gif" and gif.content.startswith(b"GIF8")
+    view.close()
+
+
+def test_without_the_video_package_a_robot_has_an_animation(
+    robot_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    view = ViewApp([str(robot_run)], token=None)
+    with TestClient(view.app, base_url="http://127.0.0.1") as client:
+        page = read(client, "/run/robot/trajectory", id="moves")
+        assert 'alt="the whole episode"' in page and "<video" not in page
+        assert "16×16×3 uint8" in page and "push the block" in page
         film = client.get("/run/robot/film", params={"id": "moves"})
         assert film.headers["content-type"] == "image/gif" and film.content.startswith(b"GIF8")
         frame = client.get("/run/robot/frame", params={"id": "moves", "step": "2"})
@@ -190,31 +227,42 @@ def test_a_study_shows_its_paired_differences(tmp_path: Path) -> None:
 
 # --- what agents wrote -----------------------------------------------------------------------
 
-MARKUP = ("<script>window", "<img src=x", "<b>env", "<i onclick", "<u>tag", "<b>judge", "<b>&", "<s>")
-EPISODES = ("/trajectory?id=traj-evil", "/trajectory?id=traj-text")
+MARKUP = ("<script>w", "<img src=x", "<b>env", "<i onc", "<u>tag", "<b>judge", "<b>group", "a<b>&", "<s>")
+EPISODES = ("/trajectory?id=traj-evil", "/trajectory?id=traj-text", "/group?name=%3Cb%3Egroup%3C/b%3E")
+WRITTEN = ("", "/trajectories", *EPISODES, "/pipeline", "/curriculum", "/tree")
 
 
-@pytest.mark.parametrize("page", ["", "/trajectories", *EPISODES, "/pipeline", "/curriculum", "/tree"])
+@pytest.mark.parametrize("page", WRITTEN)
 def test_whatever_agents_wrote_is_text(client: TestClient, page: str) -> None:
-    from urllib.parse import quote
-
     text = read(client, f"/run/{quote(NAME)}{page}")
     assert [markup for markup in MARKUP if markup in text] == []
-    assert not set("\x00\x1b\x07\u202e") & set(text)
-    if page.startswith("/trajectory?"):
-        assert "&lt;script&gt;window.hit=1" in text and "␀␛[2J⟨U+202E⟩" in text
+    assert not CONTROLS & set(text)
+    if page not in ("/trajectories", "/tree"):  # these two show no text of agents
+        assert "&lt;script&gt;window.hit=1" in text and "␀␛[2J⟨U+202E⟩gnp.␇⟨U+2066⟩⟨U+E0041⟩" in text
+
+
+def test_the_overview_and_the_terminal_show_foreign_text_as_text(
+    client: TestClient, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = read(client, "/", run=NAME)
+    assert [markup for markup in MARKUP if markup in text] == [] and not CONTROLS & set(text)
+    assert main(["top", str(folder / NAME), "--once"]) == 0
+    shown = capsys.readouterr().out
+    assert "worker died: <script>" in shown and not CONTROLS & set(shown)
 
 
 def test_filters_are_shown_as_text_too(client: TestClient) -> None:
-    page = read(client, "/run/one/trajectories", text=EVIL, task='"><script>', min_version="<x>")
+    page = read(client, "/run/one/trajectories", text=STORED, task='"><script>', min_version="<x>")
     assert "<script>" not in page and "min_version: &#39;&lt;x&gt;&#39; is not a whole number" in page
 
 
-@given(st.text())
+@given(st.text(st.characters(codec=None)))
 def test_no_control_character_survives(text: str) -> None:
     shown = show_controls(text)
-    assert not any(ord(char) < 32 and char not in "\n\t" for char in shown)
-    assert not any(0x202A <= ord(char) <= 0x202E or 0x2066 <= ord(char) <= 0x2069 for char in shown)
+    hidden = {"Cc", "Cs", "Zl", "Zp"}
+    assert not any(unicodedata.category(char) in hidden and char not in "\n\t" for char in shown)
+    assert not any(unicodedata.bidirectional(char) in ("LRE", "RLE", "LRO", "RLO", "PDF") for char in shown)
+    assert not any(unicodedata.bidirectional(char) in ("LRI", "RLI", "FSI", "PDI") for char in shown)
 
 
 # --- lists -----------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
 """Images of replays for a page of bounded size: episodes as animated GIFs, and stills made smaller if needed.
 
-Both come from the images in `replays.json`, so that any run's report has them. If the result is too
-large, it is made with fewer pixels, then with fewer frames, until it fits.
+`films.py` makes videos of the same images. All come from `replays.json`, so that any run's report has them.
+If the result is too large, it is made with fewer pixels, then with fewer frames, until it fits.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +24,14 @@ LAST_MS = 1500
 
 
 def animate_replay(replay: Replay, max_bytes: int) -> bytes | None:
-    """The episode as a GIF of at most `max_bytes`.
+    """The episode as a GIF of at most `max_bytes`, or None (`encode_within`)."""
+    return encode_within(replay, max_bytes, _encode_gif, MAX_FRAMES)
+
+
+def encode_within(
+    replay: Replay, max_bytes: int, encode: Callable[[Sequence[Image]], bytes], max_frames: int
+) -> bytes | None:
+    """The images of an episode, encoded in at most `max_bytes`.
 
     None if nothing moves (fewer than two different images), if the images differ in size (text drawn for
     people, which nobody reads in motion), or if it cannot be made small enough.
@@ -32,18 +39,23 @@ def animate_replay(replay: Replay, max_bytes: int) -> bytes | None:
     pngs = [png for png in (*(f.image_png for f in replay.frames), replay.final_image_png) if png is not None]
     if len(set(pngs)) < 2:
         return None
-    images = [_open_png(png) for png in _thin_out(pngs, MAX_FRAMES)]
+    images = [_open_png(png) for png in _thin_out(pngs, max_frames)]
     if len({image.size for image in images}) > 1:
         return None
     side = min(MAX_SIDE, max(images[0].size))
     while len(images) > 1:
-        gif = _encode_gif([_shrink_image(image, side) for image in images])
-        if len(gif) <= max_bytes:
-            return gif
-        side = _next_side(side, max_bytes / len(gif))
+        encoded = encode([_shrink_image(image, side) for image in images])
+        if len(encoded) <= max_bytes:
+            return encoded
+        side = _next_side(side, max_bytes / len(encoded))
         if side < MIN_SIDE:
             side, images = MIN_SIDE, _thin_out(images, len(images) // 2)
     return None
+
+
+def choose_frame_ms(count: int) -> int:
+    """How long each of so many images is shown: about six seconds in all."""
+    return min(800, max(80, 6000 // count))
 
 
 def bound_images(replays: Sequence[Replay], max_bytes: int) -> list[Replay]:
@@ -118,8 +130,7 @@ def _encode_gif(images: Sequence[Image]) -> bytes:
     from PIL.Image import Quantize
 
     out = io.BytesIO()
-    each = min(800, max(80, 6000 // len(images)))
-    times = [each] * (len(images) - 1) + [LAST_MS]
+    times = [choose_frame_ms(len(images))] * (len(images) - 1) + [LAST_MS]
     first, *others = [image.quantize(128, method=Quantize.FASTOCTREE) for image in images]
     first.save(out, "GIF", save_all=True, append_images=others, duration=times, loop=0)
     return out.getvalue()

@@ -26,18 +26,20 @@ from typing import Any
 from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError, InputError
 from stepwell.monitors import jsonl, replays
-from stepwell.monitors.animations import animate_replay, bound_images, drop_images
+from stepwell.monitors.animations import bound_images, drop_images
 from stepwell.monitors.base import LogEntry
 from stepwell.monitors.charts import Bar, ReferenceLine, draw_bar_chart
 from stepwell.monitors.console import FAILURES, format_duration
 from stepwell.monitors.curves import draw_learning_curve, draw_training_panels, draw_warm_start_panels
+from stepwell.monitors.films import make_film
 from stepwell.monitors.phases import build_trees, describe_bins, list_names, read_phases
+from stepwell.monitors.plain_text import show_controls
 from stepwell.monitors.summary import SuccessScore, Summary, describe_changes, describe_success, read_summary
 from stepwell.monitors.timeline import draw_timeline, read_timeline
 
 FILE_NAME = "report.html"
 WIDE, NARROW = 860, 360
-MAX_STILL_BYTES, MAX_ANIMATION_BYTES = 1_500_000, 1_800_000  # in total; base64 adds a third
+MAX_STILL_BYTES, MAX_FILM_BYTES = 1_500_000, 1_800_000  # in total; base64 adds a third
 AXES = {"env_steps": "environment steps", "time_s": "wall time", "update": "updates"}
 
 
@@ -51,7 +53,7 @@ class RunFolder:
     entries: list[LogEntry] = field(default_factory=list)
     summary: Summary | None = None
     replays: list[replays.Replay] = field(default_factory=list)
-    animations: list[dict[str, str]] = field(default_factory=list)
+    films: list[dict[str, Any]] = field(default_factory=list)
     has_smaller_images: bool = False
     timeline: dict[str, Any] | None = None
     phases: list[dict[str, Any]] = field(default_factory=list)
@@ -107,6 +109,7 @@ def render(run: RunFolder) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["plain"] = show_controls
     return environment.get_template("report.html.jinja").render(**_build_content(run))
 
 
@@ -133,27 +136,27 @@ def _read_replays(run: RunFolder) -> None:
 
 
 def _make_images(run: RunFolder) -> None:
-    """Make animations, and stills that keep the page small; damaged images are dropped."""
+    """Make films, and stills that keep the page small; damaged images are dropped."""
     try:
-        run.animations = _animate_all(run.replays)
+        run.films = _film_all(run.replays)
         bounded = bound_images(run.replays, MAX_STILL_BYTES)
     except EncodingError:
-        run.animations, run.replays = [], drop_images(run.replays)
+        run.films, run.replays = [], drop_images(run.replays)
         raise
     run.has_smaller_images, run.replays = bounded != run.replays, bounded
 
 
-def _animate_all(shown: list[replays.Replay]) -> list[dict[str, str]]:
-    """One GIF per replay that moves, replays of one task side by side; each gets its share of the bytes."""
-    made, left = [], MAX_ANIMATION_BYTES
+def _film_all(shown: list[replays.Replay]) -> list[dict[str, Any]]:
+    """One film per replay that moves, replays of one task side by side; each gets its share of the bytes."""
+    made, left = [], MAX_FILM_BYTES
     tasks = list(dict.fromkeys(replay.task_id for replay in shown))
     ordered = sorted(shown, key=lambda one: (tasks.index(one.task_id), one.stage != "before"))
     for index, replay in enumerate(ordered):
-        if gif := animate_replay(replay, left // (len(ordered) - index)):
-            left -= len(gif)
-            data = base64.b64encode(gif).decode("ascii")
+        if film := make_film(replay, left // (len(ordered) - index)):
+            left -= len(film.data)
+            data = base64.b64encode(film.data).decode("ascii")
             words = {"title": replay.title or replay.task_id, "stage": replay.stage, "status": replay.status}
-            made.append({**words, "src": f"data:image/gif;base64,{data}"})
+            made.append({**words, "is_video": film.is_video, "src": f"data:{film.kind};base64,{data}"})
     return made
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from stepwell.monitors.plain_text import show_controls
+
 COLORS = ("#1d6fd8", "#d9660f", "#0d8a6a", "#8a4fd0", "#c2365f", "#7a7568")
 FONT = "ui-sans-serif,system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif"
 INK, MUTED = "var(--ink,#1c1b19)", "var(--muted,#6b675f)"
@@ -43,10 +45,10 @@ def make_text(
 
 
 def escape_text(words: str) -> str:
-    """Plain text for XML: markup is escaped, characters that XML does not allow become blanks."""
+    """Plain text for XML in one line: markup is escaped, controls become visible signs."""
     if words.isprintable():
         return escape(words)
-    return escape("".join(char if char >= " " and char not in "\ufffe\uffff" else " " for char in words))
+    return escape(show_controls(words.replace("\n", " ").replace("\t", " ")))
 
 
 def format_points(points: Points) -> str:

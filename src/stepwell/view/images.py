@@ -1,4 +1,4 @@
-"""Images of trajectories as PNG, and robot episodes as animated GIF."""
+"""Images of trajectories as PNG, and robot episodes as films (`monitors/films.py`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import InputError
 from stepwell.core.ids import is_content_hash
-from stepwell.monitors.animations import animate_replay
+from stepwell.monitors.films import make_film
 from stepwell.monitors.replays import FILE_NAME, Replay, ReplayFrame, encode_png, load_replays
 from stepwell.view.run_files import ViewedRun
 from stepwell.view.trajectory_content import list_frames
@@ -33,27 +33,27 @@ def make_frame(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
     return encode_png(frames[int(step)]), "image/png"
 
 
-def make_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
-    """A robot's episode as an animation."""
+def make_episode_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
+    """A robot's episode as a film; `form=gif` asks for a GIF."""
     frames = _read_frames(run, given)
     stills = [ReplayFrame("", "", [], 0.0, image_png=encode_png(frame)) for frame in frames]
-    return _animate(Replay("", "", "", 0.0, stills))
+    return _film(Replay("", "", "", 0.0, stills), given)
 
 
 def make_replay_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
-    """A replay of the run's report as an animation."""
+    """A replay of the run's report as a film; `form=gif` asks for a GIF."""
     replays = load_replays(run.folder / FILE_NAME)
     number = given.get("number", "0")
     if not number.isdigit() or int(number) >= len(replays):
         raise InputError("there is no such replay")
-    return _animate(replays[int(number)])
+    return _film(replays[int(number)], given)
 
 
-def _animate(replay: Replay) -> tuple[bytes, str]:
-    film = animate_replay(replay, MAX_FILM_BYTES)
+def _film(replay: Replay, given: Mapping[str, str]) -> tuple[bytes, str]:
+    film = make_film(replay, MAX_FILM_BYTES, as_gif=given.get("form") == "gif")
     if film is None:
         raise InputError("nothing moves in this episode")
-    return film, "image/gif"
+    return film.data, film.kind
 
 
 def _read_frames(run: ViewedRun, given: Mapping[str, str]) -> list[AnyArray]:
@@ -65,6 +65,6 @@ def _read_frames(run: ViewedRun, given: Mapping[str, str]) -> list[AnyArray]:
 IMAGES: dict[str, MakeImage] = {
     "/image": make_still,
     "/frame": make_frame,
-    "/film": make_film,
+    "/film": make_episode_film,
     "/replay": make_replay_film,
 }

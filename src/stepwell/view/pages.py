@@ -9,6 +9,7 @@ from typing import Any
 from stepwell.core import Trajectory
 from stepwell.core.errors import EncodingError, InputError, StepwellError
 from stepwell.monitors.curves import DrawnPanel, draw_learning_curve, draw_training_panels
+from stepwell.monitors.films import can_make_video
 from stepwell.monitors.phases import build_trees, describe_bins, list_names, read_phases
 from stepwell.monitors.replays import FILE_NAME as REPLAYS
 from stepwell.monitors.replays import load_replays
@@ -93,6 +94,7 @@ def show_run(run: ViewedRun, given: Any) -> Page:
         "panels": panels,
         "events": [entry for entry in entries if entry.kind == "event"][-_MAX_EVENTS:],
         "replays": _list_replays(run),
+        "has_video": can_make_video(),
         "settings": _read_text(run.folder / "config.toml"),
     }
 
@@ -147,8 +149,8 @@ def show_one_trajectory(run: ViewedRun, given: Any) -> Page:
     pool, id = _require_pool(run), given.get("id", "")
     update = given.get("update", "")
     shown = show_trajectory(run, pool, id, int(update) if update.isdigit() else None)
-    around = _find_neighbours(pool, id)
-    return "trajectory", {"run": run, "shown": shown, "is_writable": not pool.is_read_only, **around}
+    more = {"is_writable": not pool.is_read_only, "has_video": can_make_video(), **_find_neighbours(pool, id)}
+    return "trajectory", {"run": run, "shown": shown, **more}
 
 
 def _find_neighbours(pool: Pool, id: str) -> dict[str, str | None]:

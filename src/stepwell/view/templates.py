@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 
 from stepwell.monitors.console import format_duration
+from stepwell.monitors.plain_text import show_controls
 
 _HERE = Path(__file__).parent
 _PAGES = (_HERE / "page", _HERE.parent / "monitors" / "page")
@@ -68,21 +69,6 @@ def format_signed(value: float | None, digits: int = 3) -> str:
         if value is not None and value > 0
         else format_figure(value, digits)
     )
-
-
-def show_controls(text: str) -> str:
-    """Text with control characters made visible, so that none of them can hide or reorder what is read."""
-    return "".join(_show_char(char) for char in text)
-
-
-def _show_char(char: str) -> str:
-    code = ord(char)
-    if char in "\n\t" or 0x20 <= code < 0x7F:
-        return char
-    if code < 0x20 or code == 0x7F:
-        return chr(0x2400 + code) if code < 0x20 else "\u2421"
-    is_hidden = 0x80 <= code < 0xA0 or 0x200B <= code <= 0x200F or 0x202A <= code <= 0x202E
-    return f"\u27e8U+{code:04X}\u27e9" if is_hidden or 0x2060 <= code <= 0x2069 or code == 0xFEFF else char
 
 
 def describe_age(moment_s: float) -> str:

@@ -60,7 +60,7 @@ def build_screen(run: ViewedRun, said: str = "") -> RenderableType:
     evals = [entry for entry in entries if entry.kind == "eval"]
     last = entries[-1] if entries else None
     state = (run.state, _choose_style(run.state))
-    head = Text.assemble((run.name, "bold"), f"  {run.recipe} on {run.env}  ", state)
+    head = Text.assemble((_clean(run.name), "bold"), f"  {_clean(run.recipe)} on {_clean(run.env)}  ", state)
     progress = Table.grid(padding=(0, 2))
     done, planned = (updates[-1].update if updates else 0), run.num_updates or 0
     progress.add_row(
