@@ -11,7 +11,6 @@ Processor times do not depend on what else the machine does. The result is in `r
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import re
@@ -26,7 +25,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-from PIL import Image
 
 from stepwell.core import Status, Step, Task, TokenAction, TokenState, Trajectory
 from stepwell.monitors import JsonlMonitor, LogEntry, RunInfo
@@ -197,11 +195,6 @@ def time_browser(link: str) -> dict[str, float] | None:
                 page.goto(base + where)
                 page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length")
                 figures[f"{name}_first_paint_ms"].append(page.evaluate(paint))
-        if folder := os.environ.get("STEPWELL_SCREENSHOTS"):  # the picture of docs/view.md
-            page.set_viewport_size({"width": 1200, "height": 800})
-            page.goto(f"{base}/?x=env_steps")
-            shot = Image.open(io.BytesIO(page.screenshot()))
-            shot.convert("RGB").quantize(256).save(f"{folder}/view-overview.png", optimize=True)
         browser.close()
     return {name: statistics.median(values) for name, values in figures.items()}
 

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.doc_pages import ROOT, list_pages, read_blocks, split_commands
+from tests.doc_pages import DOCS, ROOT, list_pages, read_blocks, split_commands
 from tests.doc_reader import Reader, Services, name_plan
 
-from stepwell.cli.main import build_parser
+from stepwell.cli.main import build_parser, main
 from stepwell.envs.web.browser import BROWSERS
+from stepwell.runs.loop.control_channel import ControlChannel
 
 PAGES = list_pages()
 # More than four seconds of processor time
@@ -129,6 +130,35 @@ def test_what_is_not_run_names_files_that_exist() -> None:
                 ]
     assert len(named) > 10
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def read_view_sessions() -> list[tuple[list[str], str]]:
+    """The commands of the page about the view, each with what it prints as a pattern."""
+    blocks = [block.text for block in read_blocks(DOCS / "view.md") if block.language == "console"]
+    sessions = [text.removeprefix("$ ").split("\n", 1) for text in blocks]
+    return [(shlex.split(line), re.escape(shown).replace("…", r"\S+")) for line, shown in sessions]
+
+
+def test_the_view_prints_what_its_page_shows(reader: Reader) -> None:
+    (words, shown), _ = read_view_sessions()
+    printed = reader.type(words)
+    assert re.fullmatch(shown.replace("7860", r"\d+").replace("4", r"\d+", 1), printed), printed
+
+
+def test_a_paused_run_answers_as_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, (words, shown) = read_view_sessions()
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/NAME")
+    folder.mkdir(parents=True)
+    channel = ControlChannel(folder, lambda: {"update": 12, "num_updates": 200}, lambda text: None)
+    channel.open()
+    try:
+        assert main(words[1:]) == 0
+    finally:
+        channel.close()
+    assert re.fullmatch(shown, capsys.readouterr().out)
 
 
 def test_a_command_that_fails_fails_the_test(reader: Reader) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,35 +70,128 @@ def test_the_examples_of_a_page_run_in_order(page: str) -> None:
     run(page)
 
 
-SKETCHES = ("README.md", "docs/judging.md", "docs/python.md", "docs/studies.md")
+# --- sketches ---------------------------------------------------------------------------------
+# Blocks marked `py` use what a page leaves to its reader. The names below stand for it.
 
 
-@pytest.mark.parametrize("page", SKETCHES)
-def test_calls_of_a_sketch_exist_and_take_the_arguments_given(page: str) -> None:
-    """Blocks marked `py` would train for minutes: their names and arguments are checked instead."""
-    blocks = code_of(page, "py")
-    assert blocks
-    tree = ast.parse("\n".join(blocks))
-    known: dict[str, object] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            exec(compile(ast.Module([node], []), page, "exec"), known)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    checked = 0
-    for call in calls:
-        root = ast.unparse(call.func).partition(".")[0]
-        if root not in known:
-            continue  # a result of an earlier line, or a builtin
-        function = eval(ast.unparse(call.func), known)
-        signature = inspect.signature(function)
-        signature.bind(*call.args, **{str(each.arg): each.value for each in call.keywords})
-        checked += 1
-    assert checked
+def read_own_objects(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A reader's environment, credit function and reward; training is as short as it can be."""
+    from tests.api.number_line import QUICK
+    from tests.doc_reader import make_own_module
+
+    import stepwell as sw
+
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(make_own_module(), "my_module.py", "exec"), names)
+    exec(compile(code_of("README.md")[0], "README.md", "exec"), names)
+    monkeypatch.setattr(sw, "train", partial(sw.train, **QUICK))
+    return names
 
 
-def test_every_sketch_is_checked() -> None:
+def read_judged_parts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The parts of a run whose rewards need whole batches."""
+    from tests.runs.small import small_components
+
+    settings = ("recipe.name=vagen-full", "agent.strategy=grounding_world_modeling")
+    components = small_components(*settings, "rewards.judge.repetition_penalty=0.1")
+    return {
+        "agent": components.language.agent,
+        "renderer": components.language.renderer,
+        "rewards": components.config.rewards,
+        "recipe": components.recipe,
+        "trajectories": components.demonstrations(3, 0.0, 0),
+    }
+
+
+def write_finished_study(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A study whose runs are done: `run_study` then has only its table to write."""
+    from tests.studies.study_files import SMALL, write_run
+
+    from stepwell.config.study import load_study, plan_runs
+
+    file = Path("studies/recipes.toml")
+    file.parent.mkdir()
+    file.write_text(SMALL)
+    out = Path("runs/study-small")
+    for run in plan_runs(load_study(file), out, out / "runs", quick=True):
+        write_run(run, [0.25, 0.75])
+    return {}
+
+
+SKETCHES: dict[str, Callable[[pytest.MonkeyPatch], dict[str, Any]]] = {
+    "README.md": read_own_objects,
+    "docs/judging.md": read_judged_parts,
+    "docs/python.md": read_own_objects,
+    "docs/studies.md": write_finished_study,
+}
+
+
+@pytest.fixture
+def sketched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the blocks of a page have made."""
+    page: str = request.param
+    names = SKETCHES[page](monkeypatch)
+    (block,) = code_of(page, "py")
+    exec(compile(block, page, "exec"), names)
+    return names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sketched", ["README.md", "docs/python.md"], indirect=True)
+def test_the_sketch_of_a_run_trains_and_evaluates(sketched: dict[str, Any]) -> None:
+    run = sketched["run"]
+    assert run.status == "finished" and run.config.rewards.parts[0].name.startswith("my_reward")
+    assert "my_credit" in str(run.config.recipe.credit) and run.policy.critic is None
+
+
+@pytest.mark.parametrize("sketched", ["docs/judging.md"], indirect=True)
+def test_the_sketch_of_a_batch_judge_rewards_a_batch(sketched: dict[str, Any]) -> None:
+    assert sketched["metrics"]["repetition/top_share"] > 0
+    steps = [step for trajectory in sketched["trajectories"] for step in trajectory.steps]
+    assert all("grounding" in step.reward_parts for step in steps)
+
+
+@pytest.mark.parametrize("sketched", ["docs/studies.md"], indirect=True)
+def test_the_sketch_of_a_study_prints_its_table(
+    sketched: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = sketched["session"]
+    assert (session.ending, session.num_done, session.num_runs) == ("complete", 1, 1)
+    assert "| grpo |" in capsys.readouterr().out
+
+
+def test_every_sketch_is_run() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     assert {str(page.relative_to(ROOT)) for page in pages if "```py\n" in page.read_text()} == set(SKETCHES)
+
+
+# --- other blocks -----------------------------------------------------------------------------
+
+# What runs is `python` and `py` (above), `bash` and `sh` (test_doc_commands.py), `toml` and `console`
+# (test_doc_settings.py, cli/test_cli_page.py). The others, and why they do not run:
+NOT_RUN = {
+    "": "drawings, and what a command prints on one machine",
+    "text": "observations, files, help texts that cli/test_commands_page.py compares",
+    "nginx": "a file of another program",
+}
+
+
+def test_every_language_of_a_block_is_run_or_has_a_reason() -> None:
+    from tests.doc_pages import read_blocks
+
+    run_by_tests = {"python", "py", "bash", "sh", "toml", "console"}
+    found = {block.language for page in (ROOT / "docs").rglob("*.md") for block in read_blocks(page)}
+    assert found - run_by_tests == set(NOT_RUN)
+
+
+def test_no_command_hides_in_a_block_that_is_not_run() -> None:
+    from tests.doc_pages import read_blocks
+
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for block in read_blocks(page):
+            if block.language in NOT_RUN:
+                assert not re.search(r"^\$ ", block.text, flags=re.MULTILINE), page
+                assert not re.search(r"^(import|from) \w+", block.text, flags=re.MULTILINE), page
 
 
 def list_headings(page: Path) -> set[str]:

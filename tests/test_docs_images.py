@@ -38,6 +38,17 @@ def test_every_image_is_valid_xml_and_shown_on_a_page(drawing: ModuleType) -> No
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
+def test_every_screenshot_is_made_by_the_browser_tests_and_shown_on_a_page() -> None:
+    tests = (ROOT / "tests" / "view" / "test_browser.py").read_text()
+    made = {f"view-{name}.png" for name in re.findall(r'take_shot\(page, "(\w+)"\)', tests)}
+    shown = {
+        name
+        for page in (ROOT / "docs").rglob("*.md")
+        for name in re.findall(r"images/([\w-]+\.png)\)", page.read_text())
+    }
+    assert {path.name for path in IMAGES.glob("*.png")} == made == shown
+
+
 @pytest.mark.parametrize("name", ["text_agent", "courier"])
 def test_the_animation_ends_at_the_goal_only_after_training(drawing: ModuleType, name: str) -> None:
     record = drawing.read_recorded(name)

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -36,6 +37,9 @@ STORED = EVIL.replace("\ud800", "")  # no record holds half a character; JSON ma
 SHOTS = os.environ.get("STEPWELL_SCREENSHOTS")  # a folder: the pictures of docs/view.md are written there
 TOKEN = "a-token-for-tests"
 NAME = "a<b>&'\"run"
+GROUP = "<b>group</b>"
+EPISODES = ("/trajectory?id=traj-evil", "/trajectory?id=traj-text", f"/group?name={quote(GROUP)}")
+WRITTEN = ("", "/trajectories", *EPISODES, "/pipeline", "/curriculum", "/tree")  # its pages
 
 
 def write_hostile_run(folder: Path) -> Path:
@@ -93,7 +97,7 @@ def make_token_episode(id: str) -> Trajectory:
     )
     step.assign_reward({STORED: 1.0})
     task = Task("<b>env</b>", {STORED: STORED}, instruction=STORED)
-    end = {"error": STORED, "group": "<b>group</b>", "timings": {"<s>": 1.0}}
+    end = {"error": STORED, "group": GROUP, "timings": {"<s>": 1.0}}
     made = Trajectory(task, [step], Status.AGENT_ERROR, id=id, **end)
     made.outcome = Outcome(0.2, OutcomeSource.OUTCOME_MODEL, "<b>judge</b>")
     return made

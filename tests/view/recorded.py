@@ -29,6 +29,7 @@ def build_config(kind: str, folder: Path, *settings: str, name: str = "") -> Run
             "eval.num_tasks=2",
             "train.tasks_per_update=2",
         )
+        quick = (*quick, 'env.options={observation="camera"}')
         return robot_config(*quick, "recipe.name=steppo", *settings, folder=folder, name=name)
     if kind == "streaming":
         return small_config(*GROUPS, "workers.mode=stream", *settings, folder=folder, name=name)

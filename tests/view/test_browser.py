@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import runpy
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.view.hostile import NAME, SHOTS, TOKEN, write_hostile_run
+from tests.view.hostile import NAME, SHOTS, TOKEN, WRITTEN, write_hostile_run
 
+from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.phases import read_phases
 from stepwell.monitors.summary import read_summary
 from stepwell.pool import Filter, open_pool
@@ -23,6 +26,7 @@ from stepwell.services.http_server import serve_in_thread
 from stepwell.view.app import ViewApp
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 KINDS = ("text", "vision", "robot", "web", "streaming")
 WAIT_MS = 60_000
 
@@ -76,6 +80,29 @@ def test_the_overview_shows_every_run_and_changes_its_axis(page: Any, address: s
     assert "at " in page.locator(".tip").text_content()
 
 
+def test_twenty_runs_of_four_recipes_are_four_bands(browser: Any, tmp_path: Path) -> None:
+    load = runpy.run_path(str(ROOT / "benchmarks" / "view_load.py"))
+    for seed in range(20):
+        load["write_metrics"](tmp_path / f"run-{seed:02d}", seed, 1000 if SHOTS else 60)
+    view = ViewApp([str(tmp_path)], token=TOKEN)
+    url, stop = serve_in_thread(view.app)
+    try:
+        with closing(browser.new_context(viewport={"width": 1200, "height": 800})) as context:
+            page = context.new_page()
+            page.set_default_timeout(WAIT_MS)
+            page.goto(f"{url}/?x=env_steps&token={TOKEN}")
+            assert page.locator("#runs tbody tr").count() == 20
+            (words,) = set(page.locator("#curves figure.wide svg").all_text_contents())
+            assert words.count("(5 seeds)") == 4
+            take_shot(page, "overview")
+            page.get_by_role("link", name="every seed").click()
+            page.wait_for_url("**seeds=lines**")
+            assert page.locator("#curves figure.wide polyline").count() >= 20
+    finally:
+        stop()
+        view.close()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_page_of_every_kind_of_run_opens(page: Any, address: str, runs: Path, kind: str) -> None:
     for part in ("", "/trajectories", "/pipeline", "/curriculum", "/tree"):
@@ -104,6 +131,23 @@ def test_an_agent_that_sees_has_its_images(page: Any, address: str, runs: Path) 
     image.scroll_into_view_if_needed()
     page.wait_for_function("() => document.querySelector('.pictures img').naturalWidth > 0")
     take_shot(page, "images")
+
+
+def test_a_robots_episode_is_a_video_that_plays_and_seeks(page: Any, address: str, runs: Path) -> None:
+    pytest.importorskip("av")
+    page.goto(f"{address}/run/robot/trajectory?id={find_episode(runs, 'robot')}")
+    film = page.locator("#film video")
+    film.scroll_into_view_if_needed()
+    page.wait_for_function("() => document.querySelector('#film video').currentTime > 0.2")
+    film.evaluate("video => { video.pause(); video.currentTime = video.duration / 2; }")
+    page.wait_for_function(
+        "() => { const v = document.querySelector('#film video'); return !v.seeking && v.currentTime > 1; }"
+    )
+    assert film.evaluate("video => [video.videoWidth, video.error]") == [192, None]  # 24 pixels, enlarged
+    take_shot(page, "robot")
+    page.goto(f"{address}/run/robot")  # episodes before and after training, from the report
+    page.locator("#replays video").first.scroll_into_view_if_needed()
+    page.wait_for_function("() => document.querySelector('#replays video').currentTime > 0.2")
 
 
 def test_filters_and_keys_lead_to_a_trajectory(page: Any, address: str) -> None:
@@ -228,8 +272,7 @@ def test_nothing_that_an_agent_wrote_runs(browser: Any, tmp_path: Path) -> None:
             page.set_default_timeout(WAIT_MS)
             page.on("request", lambda request: asked.append(request.url))
             page.goto(f"{url}/?token={TOKEN}")
-            episodes = ("/trajectory?id=traj-evil", "/trajectory?id=traj-text")
-            for part in ("", "/trajectories", *episodes, "/pipeline", "/curriculum"):
+            for part in WRITTEN:
                 page.goto(f"{url}/run/{quote(NAME, safe='')}{part}")
                 assert page.evaluate("() => window.hit") is None
             assert all(address.startswith(url) for address in asked)
@@ -237,6 +280,17 @@ def test_nothing_that_an_agent_wrote_runs(browser: Any, tmp_path: Path) -> None:
     finally:
         stop()
         view.close()
+
+
+def count_evaluations(run: Path) -> int:
+    return sum(entry.kind == "eval" for entry in read_entries(run / "metrics.jsonl"))
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_MS / 1000
+    while not holds():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.05)
 
 
 def test_a_run_is_followed_and_controlled_while_it_trains(browser: Any, tmp_path: Path) -> None:
@@ -260,6 +314,13 @@ def test_a_run_is_followed_and_controlled_while_it_trains(browser: Any, tmp_path
             page.get_by_role("button", name="Pause").click()
             page.get_by_role("button", name="Resume").wait_for()
             take_shot(page, "controls")
+            before = count_evaluations(tmp_path / "live")
+            page.get_by_role("button", name="Checkpoint now").click()
+            wait_for(lambda: any((tmp_path / "live" / "checkpoints").glob("update-*")))
+            page.get_by_role("button", name="Evaluate now").click()
+            wait_for(lambda: count_evaluations(tmp_path / "live") > before)
+            page.get_by_role("button", name="Resume").click()
+            page.get_by_role("button", name="Pause").wait_for()
             page.on("dialog", lambda dialog: dialog.accept())
             page.get_by_role("button", name="Stop after this update").click()
             thread.join(120)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from tests.view.hostile import CONTROLS, NAME, STORED
+from tests.view.hostile import CONTROLS, NAME, STORED, WRITTEN
 from tests.view.made_runs import TOKEN, write_run
 
 from stepwell.cli.main import main
@@ -117,6 +117,14 @@ def test_a_trajectory_shows_its_credit_by_step_and_token(client: TestClient) -> 
     assert "Credit by step" not in read(client, "/run/one/trajectory", id="traj-001")
 
 
+def test_verdicts_of_judges_and_problems_stand_beside_the_reply(client: TestClient) -> None:
+    page = read(client, "/run/one/trajectory", id="traj-118")
+    assert '<span class="plus">grounding holds (0.5)</span>' in page
+    assert '<span class="minus">world modeling does not hold (0)</span>' in page
+    evil = read(client, f"/run/{quote(NAME)}/trajectory", id="traj-evil")
+    assert "Not followed: &lt;script&gt;" in evil and "judged 0.2" in evil
+
+
 def test_siblings_stand_side_by_side(client: TestClient) -> None:
     page = read(client, "/run/one/group", name="g1")
     assert all(f"say {number}" in page for number in (4, 5, 6, 7)) and "What they share" in page
@@ -180,6 +188,30 @@ def test_without_the_video_package_a_robot_has_an_animation(
     view.close()
 
 
+def test_a_robot_without_cameras_is_played_again_on_request(tmp_path: Path) -> None:
+    for name, env in (("arm", "metaworld"), ("other", "my_module:Robot")):
+        run = write_run(tmp_path, name, 0)
+        config = run / "config.toml"
+        config.write_text(config.read_text().replace('"lake"', f'"{env}"'))
+        state, action = ArrayState({"proprio": np.zeros(2, np.float32)}), np.ones((1, 4), np.float32)
+        step = Step(state, ArrayAction(action, 4), np.full(4, -1.0, np.float32))
+        step.assign_reward({"task": 0.0})
+        made = Trajectory(Task(env, {"n": 1}), [step], Status.FAILURE, id="moves", info={"seed": 3})
+        (run / "pool").mkdir()
+        with open_pool(run / "pool") as pool:
+            pool.add([made], group_sizes=1)
+    view = ViewApp([str(tmp_path)], token=None)
+    with TestClient(view.app, base_url="http://127.0.0.1") as client:
+        page = read(client, "/run/arm/trajectory", id="moves")
+        assert "Play it again in the simulator" in page and "/film?" not in page
+        asked = read(client, "/run/arm/trajectory", id="moves", again="1")
+        assert "/run/arm/film?id=moves&amp;again=1" in asked and "with the recorded actions" in asked
+        assert "in the simulator" not in read(client, "/run/other/trajectory", id="moves", again="1")
+        refused = client.get("/run/other/film", params={"id": "moves", "again": "1"})
+        assert refused.status_code == 404 and "cannot be played again" in refused.text
+    view.close()
+
+
 def test_the_terminal_shows_a_run_and_a_command_needs_one_that_runs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,8 +260,6 @@ def test_a_study_shows_its_paired_differences(tmp_path: Path) -> None:
 # --- what agents wrote -----------------------------------------------------------------------
 
 MARKUP = ("<script>w", "<img src=x", "<b>env", "<i onc", "<u>tag", "<b>judge", "<b>group", "a<b>&", "<s>")
-EPISODES = ("/trajectory?id=traj-evil", "/trajectory?id=traj-text", "/group?name=%3Cb%3Egroup%3C/b%3E")
-WRITTEN = ("", "/trajectories", *EPISODES, "/pipeline", "/curriculum", "/tree")
 
 
 @pytest.mark.parametrize("page", WRITTEN)

@@ -9,6 +9,7 @@ from stepwell.core.errors import InputError
 from stepwell.core.ids import is_content_hash
 from stepwell.monitors.films import make_film
 from stepwell.monitors.replays import FILE_NAME, Replay, ReplayFrame, encode_png, load_replays
+from stepwell.view.robot_films import simulate_frames
 from stepwell.view.run_files import ViewedRun
 from stepwell.view.trajectory_content import list_frames
 
@@ -34,8 +35,11 @@ def make_frame(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
 
 
 def make_episode_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
-    """A robot's episode as a film; `form=gif` asks for a GIF."""
-    frames = _read_frames(run, given)
+    """A robot's episode as a film; `form=gif` asks for a GIF, `again=1` to play it again in the simulator."""
+    if run.pool is not None and given.get("again"):
+        frames = simulate_frames(run, run.pool.get(given.get("id", "")))
+    else:
+        frames = _read_frames(run, given)
     stills = [ReplayFrame("", "", [], 0.0, image_png=encode_png(frame)) for frame in frames]
     return _film(Replay("", "", "", 0.0, stills), given)
 

@@ -17,6 +17,7 @@ from stepwell.monitors.timeline import draw_timeline, read_timeline
 from stepwell.pool import Filter, Pool
 from stepwell.pool.credit_store import list_credit_updates, read_update_credit
 from stepwell.view.comparison import AXES, choose_colors, describe_record, draw_comparison, group_runs
+from stepwell.view.robot_films import can_simulate
 from stepwell.view.run_files import ViewedRun, read_study
 from stepwell.view.run_finder import RunShelf
 from stepwell.view.trajectory_content import show_trajectory
@@ -33,6 +34,7 @@ _PIPELINE = (
     "sync/",
     "time/",
     "episodes/",
+    "memory/",
     "infra_errors",
 )
 _TREE_TRAJECTORIES = 32
@@ -149,8 +151,16 @@ def show_one_trajectory(run: ViewedRun, given: Any) -> Page:
     pool, id = _require_pool(run), given.get("id", "")
     update = given.get("update", "")
     shown = show_trajectory(run, pool, id, int(update) if update.isdigit() else None)
-    more = {"is_writable": not pool.is_read_only, "has_video": can_make_video(), **_find_neighbours(pool, id)}
-    return "trajectory", {"run": run, "shown": shown, **more}
+    film = "seen" if shown.has_camera else "again" if can_simulate(run, shown.stored) else ""
+    return "trajectory", {
+        "run": run,
+        "shown": shown,
+        "is_writable": not pool.is_read_only,
+        "film": film,
+        "is_asked": film == "seen" or bool(given.get("again")),
+        "has_video": can_make_video(),
+        **_find_neighbours(pool, id),
+    }
 
 
 def _find_neighbours(pool: Pool, id: str) -> dict[str, str | None]:

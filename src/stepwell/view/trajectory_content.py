@@ -28,7 +28,8 @@ from stepwell.view.run_files import ViewedRun
 from stepwell.view.tokens import ShownToken, find_reader, read_prompt, read_texts, show_tokens
 
 MAX_SIBLINGS = 16
-_VERDICTS = ("verdict", "judge", "judged", "grounding", "world_modeling", "problem")
+_JUDGED = ("grounding", "world_modeling")  # what a judge says of a step (`rewards/judge`)
+_SHOWN_ALREADY = ("messages", "problem")
 
 
 @dataclass(slots=True)
@@ -49,6 +50,8 @@ class ShownStep:
     reward_parts: dict[str, float]
     versions: tuple[int, int]
     finish: str
+    verdicts: list[tuple[str, float]] = field(default_factory=list)
+    problem: str = ""
     facts: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -169,6 +172,8 @@ def _show_step(
         reward_parts=dict(step.reward_parts),
         versions=(step.policy_version.first, step.policy_version.last),
         finish=str(getattr(step.sampling, "finish_reason", "") or ""),
+        verdicts=_list_verdicts(step),
+        problem=str(step.info.get("problem") or ""),
         facts=_list_facts(step),
     )
 
@@ -218,12 +223,20 @@ def _find_cameras(step: Step) -> list[AnyArray]:
     ]
 
 
+def _list_verdicts(step: Step) -> list[tuple[str, float]]:
+    """What a judge said of the step, part by part, before any scale; whether or not the recipe uses it."""
+    parts: Any = step.info.get("parts")
+    if not isinstance(parts, dict):
+        return []
+    return [(name, float(parts[name])) for name in _JUDGED if isinstance(parts.get(name), int | float)]
+
+
 def _list_facts(step: Step) -> list[tuple[str, str]]:
-    """What the record says besides: actions, problems, verdicts of judges, the true state."""
+    """What the record says besides: actions, parts of the reward, the true state."""
     facts = []
     for name, value in step.info.items():
-        if name == "messages" or value in (None, "", [], {}):
+        if name in _SHOWN_ALREADY or value in (None, "", [], {}):
             continue
         words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         facts.append((name, words if len(words) <= 4000 else f"{words[:4000]} …"))
-    return sorted(facts, key=lambda fact: not fact[0].startswith(_VERDICTS))
+    return facts
