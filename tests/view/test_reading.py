@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from starlette.testclient import TestClient
 from tests.view.made_runs import make_episode
 
 from stepwell.core.errors import InputError
+from stepwell.pool.credit_records import StepCredit
 from stepwell.rendering.token_text import TokenReader, map_byte_letters
 from stepwell.view.comparison import Track, align_tracks, thin_track
+from stepwell.view.credit_chart import draw_credit_chart
 from stepwell.view.run_files import MetricTail, ViewedRun
 from stepwell.view.run_finder import RunShelf
 from stepwell.view.terminal import draw_sparkline
@@ -81,6 +84,20 @@ def test_the_tree_counts_what_is_shared() -> None:
     assert tree is not None and (tree.num_without, tree.num_tokens) == (18, 9)
     assert sum((b.stop - b.start) * b.num_sequences for b in tree.blocks) == 18
     assert sum(b.stop - b.start for b in tree.blocks) == 9
+
+
+def test_credit_is_drawn_with_a_bar_per_advantage_and_a_dot_per_value() -> None:
+    rows = [
+        StepCredit(i, 3, 0, 0, value, None, advantage, 1.0, 0.0, True)
+        for i, (value, advantage) in enumerate([(0.2, 0.5), (0.4, -0.25), (0.9, None)])
+    ]
+    drawn = ElementTree.fromstring(draw_credit_chart(rows))
+    titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles[:2] == ["step 0: advantage +0.5", "step 1: advantage -0.25"]
+    assert titles[2:] == ["step 0: value 0.2", "step 1: value 0.4", "step 2: value 0.9"]
+    dots = [float(dot.attrib["cy"]) for dot in drawn.iter("{http://www.w3.org/2000/svg}circle")]
+    assert dots[0] > dots[1] > dots[2]  # higher values are higher
+    assert draw_credit_chart(rows[:1]) == ""
 
 
 def test_sparklines_have_the_extremes() -> None:

@@ -17,6 +17,7 @@ from stepwell.monitors.timeline import draw_timeline, read_timeline
 from stepwell.pool import Filter, Pool
 from stepwell.pool.credit_store import list_credit_updates, read_update_credit
 from stepwell.view.comparison import AXES, choose_colors, describe_record, draw_comparison, group_runs
+from stepwell.view.credit_chart import draw_credit_chart
 from stepwell.view.robot_films import can_simulate
 from stepwell.view.run_files import ViewedRun, read_study
 from stepwell.view.run_finder import RunShelf
@@ -159,6 +160,7 @@ def show_one_trajectory(run: ViewedRun, given: Any) -> Page:
         "film": film,
         "is_asked": film == "seen" or bool(given.get("again")),
         "has_video": can_make_video(),
+        "credit_svg": draw_credit_chart([step.credit for step in shown.steps if step.credit is not None]),
         **_find_neighbours(pool, id),
     }
 
