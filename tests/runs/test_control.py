@@ -86,7 +86,7 @@ def test_a_run_is_paused_saved_evaluated_and_stopped(tmp_path: Path) -> None:
     send_command(folder, "pause")
     wait_until(lambda: any("paused" in text for text in notes(folder)))
     status = read_status(folder)
-    assert status is not None and status["is_paused"]
+    assert status is not None and status["is_paused"] and status["memory_mb"] > 50
     send_command(folder, "evaluate")
     wait_until(lambda: list_checkpoints(folder / "checkpoints")[-1].name == f"update-{status['update']:06d}")
     evals = [entry.update for entry in read_entries(folder / "metrics.jsonl") if entry.kind == "eval"]

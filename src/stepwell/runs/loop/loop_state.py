@@ -6,11 +6,13 @@ follows from it, the settings and the time: limits reached, good enough, no bett
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepwell.config.outputs import EvalConfig
 from stepwell.config.training import TrainConfig
+from stepwell.core.process_memory import tree_memory_mb
 
 if TYPE_CHECKING:
     from stepwell.training.checkpoint import Checkpoint
@@ -58,7 +60,8 @@ class LoopState:
 
     def describe_progress(self, train: TrainConfig) -> dict[str, Any]:
         """What a status reply of the control socket says."""
-        return {"update": self.update, "num_updates": train.num_updates, "env_steps": self.env_steps}
+        progress = {"update": self.update, "num_updates": train.num_updates, "env_steps": self.env_steps}
+        return {**progress, "memory_mb": round(tree_memory_mb(os.getpid()))}
 
     def count_update(self, num_actions: int, num_episodes: int, *, is_fresh: bool) -> None:
         """Count one more update. Only an agent that has acted before can stop acting."""
