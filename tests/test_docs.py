@@ -107,13 +107,16 @@ def write_finished_study(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A study whose runs are done: `run_study` then has only its table to write."""
     from tests.studies.study_files import SMALL, write_run
 
-    from stepwell.config.study import load_study, plan_runs
+    from stepwell.studies.folder import adopt_folder
+    from stepwell.studies.study import plan_study
 
     file = Path("studies/recipes.toml")
     file.parent.mkdir()
     file.write_text(SMALL)
-    out = Path("runs/study-small")
-    for run in plan_runs(load_study(file), out, out / "runs", quick=True):
+    plan = plan_study(file, quick=True)
+    plan.folder.mkdir(parents=True)
+    adopt_folder(plan.folder, plan.runs, quick=True, restart=False)
+    for run in plan.runs:
         write_run(run, [0.25, 0.75])
     return {}
 
@@ -153,11 +156,11 @@ def test_the_sketch_of_a_batch_judge_rewards_a_batch(sketched: dict[str, Any]) -
 
 @pytest.mark.parametrize("sketched", ["docs/studies.md"], indirect=True)
 def test_the_sketch_of_a_study_prints_its_table(
-    sketched: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str], sketched: dict[str, Any]
 ) -> None:
     session = sketched["session"]
     assert (session.ending, session.num_done, session.num_runs) == ("complete", 1, 1)
-    assert "| grpo |" in capsys.readouterr().out
+    assert "| grpo (baseline) | 1 | 0.250 | 0.750 |" in capsys.readouterr().out
 
 
 def test_every_sketch_is_run() -> None:

@@ -15,6 +15,8 @@ from fractions import Fraction
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from stepwell.monitors.animations import LAST_MS, animate_replay, choose_frame_ms, encode_within
 from stepwell.monitors.replays import Replay
 
@@ -68,7 +70,7 @@ def encode_video(images: Sequence[Image]) -> bytes:
         stream.codec_context.time_base = _MILLISECOND
         stream.codec_context.thread_count = 1
         for image, moment in zip([*shown, shown[-1]], [*moments, moments[-1] + LAST_MS], strict=True):
-            frame = av.VideoFrame.from_image(image)
+            frame = av.VideoFrame.from_ndarray(np.asarray(image), format="rgb24")
             frame.pts, frame.time_base = moment, _MILLISECOND
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
