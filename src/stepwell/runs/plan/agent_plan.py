@@ -39,6 +39,7 @@ class AgentPlan(BasePlan):
             self.size,
             components.critic_kind,
             update_tokens=self.num_trajectories * self.episode_tokens,
+            most_tokens=self.num_trajectories * self.context_limit,
             sampled_tokens=self.num_trajectories * ASSUMED_CALLS * most / 2,
             longest=self.episode_tokens,
             context_limit=self.context_limit,

@@ -74,6 +74,7 @@ class LanguagePlan(BasePlan):
             self.size,
             components.critic_kind,
             self.typical_tokens,
+            self.most_tokens,
             self.num_trajectories * self.tokens.turns * self.tokens.reply,
             self.longest,
             self.language.context_limit,

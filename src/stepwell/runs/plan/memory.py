@@ -30,6 +30,7 @@ class MemoryEstimate:
     size: ModelSize
     critic_kind: str
     update_tokens: float  # that one update learns from
+    most_tokens: float  # the same, if every episode is as long as it can be
     sampled_tokens: float  # that one update samples
     longest: int  # tokens of the longest sequence
     context_limit: int
@@ -50,9 +51,10 @@ class MemoryEstimate:
         unit = _BYTES[config.policy.dtype]
         weights = size.num_parameters * unit
         trained = self.num_trained * unit
-        per = self.update_tokens / max(1, min(config.train.minibatches, config.train.tasks_per_update))
-        if isinstance(config.train.token_budget, int):
-            per = min(per, config.train.token_budget)
+        num_minibatches = max(1, min(config.train.minibatches, config.train.tasks_per_update))
+        per = self.update_tokens / num_minibatches
+        if isinstance(config.train.token_budget, int):  # agents that fail use all their turns: some are full
+            per = min(self.most_tokens / num_minibatches, config.train.token_budget)
         rows = per * self.sampled_tokens / self.update_tokens
         return {
             "weights": weights + trained - (weights if config.policy.lora is None else 0),
