@@ -71,7 +71,7 @@ def level_time(run: dict[str, Any], level: float) -> float | None:
 
 
 def compared(runs: Sequence[dict[str, Any]], world: str) -> dict[str, Any]:
-    """One world in figures."""
+    """One environment in figures."""
     by_mode = {mode: [run for run in runs if (run["world"], run["mode"]) == (world, mode)] for mode in MODES}
     ends = {mode: [run["success"][-1] for run in mine] for mode, mine in by_mode.items()}
     before = [run["success"][0] for run in runs if run["world"] == world]

@@ -1,6 +1,6 @@
-"""How fast the worlds are: turns per second of a batch, against Gymnasium's FrozenLake in the same run.
+"""Speed of the environments: turns per second of a batch, against Gymnasium's FrozenLake in the same run.
 
-Batches of 64 worlds play whole episodes of random turns (3 actions each), resets included; one
+Batches of 64 environments play whole episodes of random turns (3 actions each), resets included; one
 thread. `state` adds what a training step also asks for: the true state in every form after each
 turn. Gymnasium's side steps the same boards (desc given), one action per call, three of them to a
 turn, and resets when an episode ends. It is timed bare, and with the board drawn as text after
@@ -189,11 +189,11 @@ def measure_tasks(name: str, options: dict[str, Any], seconds: float) -> dict[st
 
 def show(result: dict[str, Any]) -> None:
     console = Console()
-    table = Table("world", "turns/s", "actions/s", title=f"batch of {BATCH}; {result['machine']}")
+    table = Table("environment", "turns/s", "actions/s", title=f"batch of {BATCH}; {result['machine']}")
     for row in result["rows"]:
         table.add_row(row["name"], f"{row['turns_per_s']:,}", f"{row['actions_per_s']:,}")
     console.print(table)
-    table = Table("world", "options", "tasks made/s", "solved/s (reset and oracle)")
+    table = Table("environment", "options", "tasks made/s", "solved/s (reset and oracle)")
     for row in result["tasks"]:
         cells = f"{row['tasks_per_s']:,}", f"{row['solved_per_s']:,}"
         table.add_row(row["name"], json.dumps(row["options"]), *cells)

@@ -5,7 +5,7 @@ only what it has seen), and random play over the possible commands; success, and
 the explorer beside the golden steps. Speed: one copy on one thread; random play, resets left out; `reset`
 includes the plan that tells the golden steps. `bytes` is the mean and the longest observation of random play.
 
-Worlds of others: turns per second of random play, resets left out, and the seconds of a reset, in
+Environments of others: turns per second of random play, resets left out, and the seconds of a reset, in
 ScienceWorld, TextWorldExpress and ALFWorld's engine (which plays households made here), where those are
 installed; rows of an earlier run stay in the file, so that each can be run in its own environment.
 
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num-tasks", type=int, default=500, help="held-out tasks of each size and side")
     parser.add_argument("--seconds", type=float, default=5.0, help="time given to each speed")
-    parser.add_argument("--others-only", action="store_true", help="leave the rows of our own worlds")
+    parser.add_argument("--others-only", action="store_true", help="leave the rows of our own environments")
     parser.add_argument("--no-write", action="store_true")
     args = parser.parse_args()
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {"play": [], "speed": [], "others": []}
@@ -139,7 +139,7 @@ def speed(size: str, seconds: float) -> dict[str, Any]:
 
 
 def others(seconds: float) -> dict[str, dict[str, Any]]:
-    """Rows of the worlds nobody here wrote, where they are installed."""
+    """Rows of the environments nobody here wrote, where they are installed."""
     rows = {}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(3):

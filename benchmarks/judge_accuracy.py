@@ -1,6 +1,6 @@
 """How often the rule judge is right: generated and hand-written descriptions of real states.
 
-Each pair is a state of the world itself (random boards, rooms and tables, a few moves on) and a text with a
+Each pair is a state of the environment (random boards, rooms and tables, a few moves on) and a text with a
 known answer: YES where it is true and tells the state, NO where it is wrong, vague or hacked. The judge
 says YES from a score of 0.7. Precision is the share of its YES that are right, recall the share of the
 texts to be accepted that it accepts. Hand-written pairs are counted apart: those of `handwritten` were
@@ -60,7 +60,7 @@ FIXED: dict[str, Callable[[int, int], dict[str, Any]]] = {
 
 
 def written(world: str, path: Path) -> list[Case]:
-    """The hand-written texts of a file about one world."""
+    """The hand-written texts of a file about one environment."""
     cases: list[Case] = []
     for board in json.loads(path.read_text()).get(world, []):
         truth = {StateForm(form): text for form, text in board["state"].items()}

@@ -138,7 +138,7 @@ def measure_peers(atlas: Collection, queries: Sequence[str]) -> list[dict[str, A
 
 
 def measure_world(form: dict[str, str], num_tasks: int, seconds: float) -> dict[str, Any]:
-    """Who succeeds in one form of the world, and how fast it goes."""
+    """Who succeeds in one form of the environment, and how fast it goes."""
     tasks = draw_tasks(NAME, form, Split.HELD_OUT, num_tasks, seed=0)
     return {
         "form": f"{form['size']}, {form['domain']}",

@@ -1,14 +1,14 @@
-"""Packing steps with pictures against replaying them: one training step, forward and backward.
+"""Packing steps with images against replaying them: one training step, forward and backward.
 
 Siblings of one task in visual Sokoban play append-only dialogues: a system prompt, then turn after turn a
-picture of the room and an answer. All siblings see the first picture; the later ones are their own, save
+image of the room and an answer. All siblings see the first image; the later ones are their own, save
 where two rooms happen to be equal. Both sides run the same model, steps and loss:
 
-* packed: one prefix tree; a picture's tokens are in it once per prefix, and each distinct picture is
+* packed: one prefix tree; an image's tokens are in it once per prefix, and each distinct image is
   encoded once;
-* replay: whole sequences, equal lengths together, each distinct picture of a block encoded once.
+* replay: whole sequences, equal lengths together, each distinct image of a block encoded once.
 
-Beside them stands what a trainer without either computes: every step alone, with all its pictures.
+Beside them stands what a trainer without either computes: every step alone, with all its images.
 
     python benchmarks/packing_images.py            # the tiny model on the CPU
     python benchmarks/packing_images.py --quick    # few siblings and turns, one repetition

@@ -4,8 +4,8 @@ Both start from one model (`tiny-0.3m` after a short warm start) and make the sa
 updates on the same boards in the same order: as many prompts per update and trajectories per
 prompt, one optimizer step per rollout, AdamW with the same rates, the same loss (token ratios,
 mean over trajectories, no KL), the same advantages, and 1 for a success and 0 otherwise as reward.
-(With the world's own points, where a move costs 0.1, our side fell silent within three updates:
-among failures, saying nothing costs least. Empty replies would then be all that is timed.) Worlds,
+(With the environment's own points, where a move costs 0.1, our side fell silent within three updates:
+among failures, saying nothing costs least. Empty replies would then be all that is timed.) Environments,
 prompts and the reading of replies are Stepwell's on both sides; sampling, credit, loss and
 optimizer are each side's own. Afterwards both models are measured by Stepwell on the same held-out
 boards, greedily.
@@ -43,7 +43,7 @@ VENV = ROOT / ".venvs" / "trl"
 TRL = "trl==1.16.0"
 TORCH = "torch==2.13.0"
 LAKE = {"size": 4, "hole_rate": 0.2, "min_actions": 2}
-SETUPS: dict[str, tuple[dict[str, Any], int]] = {  # options of the world, updates
+SETUPS: dict[str, tuple[dict[str, Any], int]] = {  # options of the environment, updates
     "one turn": ({**LAKE, "max_turns": 1, "max_actions_per_turn": 4}, 40),
     "three turns": ({**LAKE, "max_turns": 3, "max_actions_per_turn": 3}, 25),
 }

@@ -36,7 +36,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from waiting_world import ENGINE, ENV, WaitingRobot
+from waiting_robot import ENGINE, ENV, WaitingRobot
 
 from stepwell.config.workers import WorkersConfig
 from stepwell.core import SamplingParams, Status

@@ -1,9 +1,9 @@
 """How fast simulators in processes are, beside Gymnasium's vector environments in the same run.
 
-The same worlds under random actions, one action per step, whole episodes with their resets; what is
+The same environments under random actions, one action per step, whole episodes with their resets; what is
 counted are environment transitions, never resets. Gymnasium's vectors reset an environment in the step
 that ends its episode; ours are told to begin another while those beside it go on (in a rollout: while their
-actions are generated), and the place acts when it has seen how that begins. Rows of a world:
+actions are generated), and the place acts when it has seen how that begins. Rows of an environment:
 
     Gymnasium Sync        all environments in this process, one after the other
     Gymnasium Async       one process per environment, all stepped in one call
@@ -67,7 +67,7 @@ class GymOptions(RobotOptions):
 
 
 class GymWorld(RobotEnv):
-    """A Gymnasium environment of arrays as a robot's world; the sign chooses a discrete action."""
+    """A Gymnasium environment of arrays as a robot environment; the sign chooses a discrete action."""
 
     name: ClassVar[str] = "gym"
     extra: ClassVar[str] = ""
@@ -110,7 +110,7 @@ class GymWorld(RobotEnv):
 
 
 class IdleWorld(GymWorld):
-    """A world that does nothing: what is left is the call."""
+    """An environment that does nothing: what is left is the call."""
 
     name: ClassVar[str] = "idle"
 
@@ -137,7 +137,7 @@ def metaworld_gym() -> Any:
     return gymnasium.make("Meta-World/MT1", env_name="reach-v3", disable_env_checker=True)
 
 
-# world: (title, Gymnasium's side, our env, its options)
+# environment: (title, Gymnasium's side, our env, its options)
 WORLDS: dict[str, tuple[str, Callable[[], Any], str, dict[str, Any]]] = {
     "cartpole": (
         "CartPole-v1",

@@ -1,6 +1,6 @@
-"""A tiny vision-language model learns to read pictures of boards, on one core, in minutes.
+"""A tiny vision-language model learns to read images of boards, on one core, in minutes.
 
-Pictures of FrozenLake (4 x 4) and Sokoban (6 x 6) boards, drawn by the worlds themselves at 32 pixels
+Images of FrozenLake (4 x 4) and Sokoban (6 x 6) boards, drawn by the environments themselves at 32 pixels
 per tile; the model writes the board down in symbols, says where things are (row and column of the player
 and the goal; of the player, the box and the target) and which action comes first on a shortest way. It
 starts from random weights and is trained by supervised learning on distinct boards, with packing; it is
@@ -13,11 +13,11 @@ eyes tell tiles apart already, and what they show stays the same while the decod
 A board counts as read when every symbol and every coordinate is right, and the action as right when it
 begins a shortest solution, whichever that is.
 
-    python benchmarks/vlm_reads_boards.py --quick                # both worlds, minutes on one core
+    python benchmarks/vlm_reads_boards.py --quick                # both environments, minutes on one core
     python benchmarks/vlm_reads_boards.py                        # more updates
     python benchmarks/vlm_reads_boards.py --train-vision all     # everything is trained
 
-The claim: more than 0.9 of held-out boards are read, in either world.
+The claim: more than 0.9 of held-out boards are read, in either environment.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Board:
-    """A picture's prompt, what is to be said about it, and every action that begins a shortest way."""
+    """An image's prompt, what is to be said about it, and every action that begins a shortest way."""
 
     state: TokenState
     answer: str
@@ -63,7 +63,7 @@ class Board:
 
 
 def boards(world: str, split: Split, renderer: Renderer, seed: int) -> Iterator[Board]:
-    """Distinct boards of a split, their pictures added to the renderer's."""
+    """Distinct boards of a split, their images added to the renderer's."""
     env = make_env(world, {"observation": "image"})
     for task in distinct_tasks(world, {}, split, seed):
         observation, _ = env.reset(seed=0, options={"task": task})
@@ -159,7 +159,7 @@ class Reader:
 
 
 def learn(world: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train on boards of one world and judge on unseen ones, with the curve."""
+    """Train on boards of one environment and judge on unseen ones, with the curve."""
     rates = (arguments.learning_rate, arguments.muon_learning_rate)
     reader = Reader(arguments.model, world, arguments.train_vision, rates, arguments.seed, arguments.device)
     began = time.perf_counter()

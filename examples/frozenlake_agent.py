@@ -2,9 +2,9 @@
 
     stepwell train frozenlake-easy --agent examples/frozenlake_agent.py:agent
 
-World, prompts, seeds and rewards are those of the preset `frozenlake-easy`, but every action comes
-from a chat call and every prompt is made from messages. So its learning curve can be laid beside
-the native loop's: what differs is the way of the data, not the data.
+Environment, prompts, seeds and rewards are those of the preset `frozenlake-easy`, but every action comes
+from a chat call and every prompt is made from messages. So its learning curve can be compared with the
+native loop's: the data take another way, and are the same.
 """
 
 from openai import AsyncOpenAI

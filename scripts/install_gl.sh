@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Off-screen GL for camera pictures of robot worlds: installed where that is allowed, else said aloud.
+# Off-screen GL for camera images of robots: installed where that is allowed, else said aloud.
 set -euo pipefail
 
 packages="libegl1 libgl1-mesa-dri libosmesa6"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the world `household` against ALFWorld's own engine, in an environment of its own.
+# Tests the environment `household` against ALFWorld's own engine, in a Python environment of its own.
 #
 #   scripts/test_extra_alfworld.sh [arguments for pytest]
 #
@@ -19,5 +19,5 @@ if [ ! -e "$VENV/.installed" ]; then
   touch "$VENV/.installed"
 fi
 
-# without the shared set-up of the tests, which wants torch: the worlds need none of it
+# without the shared set-up of the tests, which wants torch: the environments do not need it
 PYTHONPATH=src OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --noconftest tests/envs/household/test_alfworld.py "$@"

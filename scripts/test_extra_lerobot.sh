@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests `LeRobotSampler` against the real package, in an environment of its own.
+# Tests `LeRobotSampler` against the real package, in a Python environment of its own.
 #
 #   scripts/test_extra_lerobot.sh [arguments for pytest]
 #

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Tests the world `libero` against the real package, in an environment of its own.
+# Tests the environment `libero` against the real package, in a Python environment of its own.
 #
 #   scripts/test_extra_libero.sh [arguments for pytest]
 #
 # .venvs/libero is made on first use (about 2.1 GB: scenes and initial states are in the package). It
-# pins robosuite 1.4.0, which is why it cannot share an environment with the world `robosuite`.
+# pins robosuite 1.4.0, which is why it cannot share a Python environment with the environment `robosuite`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,5 +19,5 @@ if [ ! -e "$VENV/.installed" ]; then
   touch "$VENV/.installed"
 fi
 
-# without the shared set-up of the tests, which wants torch: the worlds need none of it
+# without the shared set-up of the tests, which wants torch: the environments do not need it
 PYTHONPATH=src OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --noconftest tests/envs/robots/test_libero.py "$@"

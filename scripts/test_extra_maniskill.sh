@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the world `maniskill`, and `primitive_skill` in it, against the real package.
+# Tests the environment `maniskill`, and `primitive_skill` in it, against the real package.
 #
 #   scripts/test_extra_maniskill.sh [arguments for pytest]
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the world `robosuite` against the real package, in an environment of its own.
+# Tests the environment `robosuite` against the real package, in a Python environment of its own.
 #
 #   scripts/test_extra_robosuite.sh [arguments for pytest]
 #
@@ -21,5 +21,5 @@ if [ ! -e "$VENV/.installed" ]; then
   touch "$VENV/.installed"
 fi
 
-# without the shared set-up of the tests, which wants torch: the worlds need none of it
+# without the shared set-up of the tests, which wants torch: the environments do not need it
 PYTHONPATH=src OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --noconftest tests/envs/robots/test_robosuite.py "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the world `textworld_express` against the real package, in an environment of its own.
+# Tests the environment `textworld_express` against the real package, in a Python environment of its own.
 #
 #   scripts/test_extra_textworld_express.sh [arguments for pytest]
 #
@@ -18,6 +18,6 @@ if [ ! -e "$VENV/.installed" ]; then
   touch "$VENV/.installed"
 fi
 
-# without the shared set-up of the tests, which wants torch: the worlds need none of it; without the plugin of
+# without the shared set-up of the tests, which wants torch: the environments do not need it; without the plugin of
 # hypothesis, whose late import can meet the end of a connection to Java and then fails (a bug of Python 3.11)
 PYTHONPATH=src OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest --noconftest -p no:hypothesispytest tests/envs/test_java_envs.py "$@"

@@ -29,7 +29,7 @@ NOT_RUN = {
     r"^stepwell view .*--do": "needs a run under way; tests/runs/test_control.py",
     r"^stepwell cluster status$|^ray ": "needs a Ray cluster; tests/workers/test_ray.py",
     r"^stepwell cluster status --host": "needs another machine; tests/workers/test_http.py",
-    r"^stepwell eval --table vagen": "needs a study, or five worlds; tests/runs/test_vagen_table.py",
+    r"^stepwell eval --table vagen": "needs a study, or five environments; tests/runs/test_vagen_table.py",
     r"^stepwell plan ": "measures for 20 s of a core, models for 6 s each; tests/runs/test_planner.py",
     r"observation=camera": "renders for 4 s; tests/runs/test_robots.py",
     r"^stepwell envs check metaworld": "plays for many seconds; tests/envs/robots/test_metaworld.py",

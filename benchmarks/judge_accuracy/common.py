@@ -27,7 +27,7 @@ ASKS_FOR_IT = (
 def states(
     world: str, options: Sequence[Mapping[str, Any]], count: int, rng: random.Random, max_moves: int = 2
 ) -> list[Truth]:
-    """States of the world itself after a few random actions."""
+    """States of the environment itself after a few random actions."""
     found: list[Truth] = []
     while len(found) < count:
         env = make_env(world, dict(rng.choice(options)))

@@ -28,7 +28,7 @@ NAMES = {
 
 
 def relations(world: str, truth: Truth) -> list[Relation]:
-    """Every relation that counts, things named as in the world's own sentences."""
+    """Every relation that counts, things named as in the environment's own sentences."""
     state = json.loads(truth[StateForm.STRUCTURED])
     player = ("player", tuple(state["player"]))
     if world == "frozenlake":
@@ -319,7 +319,7 @@ def other_forms(truth: Truth, other: Truth) -> list[Case]:
 
 
 def best_fixed_text(world: str, num_texts: int, seed: int) -> dict[str, Any]:
-    """Random sentences about things that every board of the world has."""
+    """Random sentences about things that every board of the environment has."""
     boards = states(world, OPTIONS[world], 60, random.Random(seed))
     ways = [f"{v} and {h} of" for v in ("above", "below") for h in ("left", "right")]
     ways += [f"{how}{way}" for way in ("above", "below", "left of", "right of") for how in ("", "directly ")]

@@ -1,7 +1,7 @@
 """What both sides are told: the model, the boards in order, and every setting that must be equal.
 
 Plain data in one JSON file. This module runs in both environments, so it imports only parts of
-Stepwell that need no torch: worlds, agents and rendering.
+Stepwell that need no torch: environments, agents and rendering.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Group:
         self.state, self.consumer, self.checkpoint = "ready", "", None
 
 
-class Life(RuleBasedStateMachine):
+class PoolLifetime(RuleBasedStateMachine):
     """Every rule does the same to the pool and to the model; what they say must agree."""
 
     place = ""
@@ -162,7 +162,7 @@ def _empty(pool: Pool) -> None:
 
 
 def test_any_life_of_a_pool_is_as_the_model_says(place: str) -> None:
-    machine = type("LifeHere", (Life,), {"place": place})
+    machine = type("PoolLifetimeHere", (PoolLifetime,), {"place": place})
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples(20, 4), stateful_step_count=20)
     )

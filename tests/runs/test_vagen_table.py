@@ -12,7 +12,7 @@ from stepwell.cli.main import main
 from stepwell.core.errors import ConfigError
 from stepwell.runs.evaluation.folders import Evaluation, write_evaluation
 from stepwell.runs.evaluation.vagen_table import (
-    WORLDS,
+    ENVS,
     VagenTable,
     add_evaluation,
     add_study,
@@ -35,7 +35,7 @@ ROW = {
 
 def test_overall_is_the_mean_of_five_worlds_however_many_parts_they_have() -> None:
     table = VagenTable({"ours": dict(ROW)})
-    assert table.average_world("ours", "primitive_skill") == pytest.approx(0.5)
+    assert table.average_env("ours", "primitive_skill") == pytest.approx(0.5)
     assert table.average_all("ours") == pytest.approx((0.5 + 0.3 + 0.7 + 0.5 + 0.8) / 5)
     head, _, row = table.format_markdown().strip().split("\n")
     assert len(head.split("|")) == len(row.split("|")) == 17
@@ -71,7 +71,7 @@ def test_likeness_by_another_measure_is_told() -> None:
     table, one = VagenTable(), evaluation("svg", 0.0, measure="pixels")
     one.more["measures/similarity"] = 0.75
     add_evaluation(table, one)
-    assert table.average_world("m", "svg") == 0.75
+    assert table.average_env("m", "svg") == 0.75
     assert "likeness by pixels in the column of DreamSim" in table.format_markdown()
 
 
@@ -104,13 +104,13 @@ def test_a_study_fills_a_row_for_each_variant_with_means_over_seeds(
 
 
 def test_every_part_of_every_world_is_evaluated_once() -> None:
-    found = [(world, part) for world, part, _ in list_evaluations()]
+    found = [(env, part) for env, part, _ in list_evaluations()]
     assert len(found) == len(set(found)) == 1 + 1 + 2 + 4 + 1
-    assert {world for world, _ in found} == set(WORLDS)
+    assert {env for env, _ in found} == set(ENVS)
 
 
 @pytest.mark.slow
-def test_an_outside_model_gets_a_row_of_all_five_worlds(
+def test_an_outside_model_gets_a_row_of_all_five_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

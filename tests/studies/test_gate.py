@@ -109,7 +109,7 @@ def test_a_warm_start_may_wait_until_descriptions_are_right() -> None:
 
 
 def test_the_five_worlds_of_vagen_meet_every_method_from_the_same_start() -> None:
-    study = load_study(FOLDER / "vagen_worlds.toml")
+    study = load_study(FOLDER / "vagen_environments.toml")
     runs = plan_runs(study, FOLDER, Path("runs"))
     worlds = {run.config.env.name for run in runs}
     assert worlds == {"frozenlake", "sokoban", "navigation", "primitive_skill", "svg"}

@@ -1,4 +1,4 @@
-"""Sittings of a study: one at a time in its folder, and how they end and go on."""
+"""Sessions of a study: one at a time in its folder, and how they end and go on."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_restart_throws_the_runs_away_and_nothing_that_is_not_a_study(tmp_path: 
     assert len(json.loads((folder / "plan.json").read_text())["runs"]) == 8
 
 
-def test_a_folder_has_one_sitting_at_a_time(tmp_path: Path) -> None:
+def test_a_folder_has_one_session_at_a_time(tmp_path: Path) -> None:
     with (
         lock_folder(tmp_path, None),
         pytest.raises(ConfigError, match=rf"process {os.getpid()}\) is running"),
         lock_folder(tmp_path, None),
     ):
-        pytest.fail("the second sitting got in")
+        pytest.fail("the second session got in")
     with lock_folder(tmp_path, None):
         pass
 
@@ -130,7 +130,7 @@ def test_a_run_that_fails_is_told_and_the_others_come_to_their_end(tmp_path: Pat
     assert saved["machines"][0]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
     run = folder / "runs" / "frozenlake-steppo-seed0"
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["best"]
-    # the next sitting leaves what is finished alone; nothing else was asked for
+    # the next session leaves what is finished alone; nothing else was asked for
     written = (run / "summary.json").stat().st_mtime_ns
     assert run_study(file, only=["steppo"], **options).ending == "complete"
     assert (run / "summary.json").stat().st_mtime_ns == written
@@ -182,7 +182,7 @@ def test_a_study_survives_kill_9_of_a_worker_kill_9_of_itself_and_ctrl_c(
     finally:
         first.send_signal(signal.SIGKILL)
         await_end(first)
-    # the worker that is left notices, saves and stops; the next sitting waits for it
+    # the worker that is left notices, saves and stops; the next session waits for it
     second = sit()
     wait_until(lambda: not (killed / "error.txt").exists(), second)
     wait_until(lambda: is_saved_after_an_interrupt(other), second)

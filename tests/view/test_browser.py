@@ -127,9 +127,9 @@ def test_tokens_are_coloured_by_a_chosen_figure(page: Any, address: str, runs: P
 
 def test_an_agent_that_sees_has_its_images(page: Any, address: str, runs: Path) -> None:
     page.goto(f"{address}/run/vision/trajectory?id={find_episode(runs, 'vision')}")
-    image = page.locator(".pictures img").first
+    image = page.locator(".images img").first
     image.scroll_into_view_if_needed()
-    page.wait_for_function("() => document.querySelector('.pictures img').naturalWidth > 0")
+    page.wait_for_function("() => document.querySelector('.images img').naturalWidth > 0")
     take_shot(page, "images")
 
 

@@ -1,12 +1,12 @@
-"""`stepwell eval --table vagen`: several models in the worlds of a paper, as its table has them.
+"""`stepwell eval --table vagen`: several models in the environments of a paper, as its table has them.
 
     stepwell eval --table vagen runs/study-NAME runs/eval-A        what was measured already
-    stepwell eval --table vagen runs/A runs/B                      runs, each in its own world
-    stepwell eval --table vagen smollm2-vlm                        a model in all worlds
-    stepwell eval --table vagen --endpoint URL --model NAME        an outside model in all worlds
+    stepwell eval --table vagen runs/A runs/B                      runs, each in its own environment
+    stepwell eval --table vagen smollm2-vlm                        a model in all environments
+    stepwell eval --table vagen --endpoint URL --model NAME        an outside model in all environments
 
-A row is a model, or the recipe of a run: runs of one recipe in several worlds share a row. Evaluations are
-kept in folders, one per world and part; the same command with `--output` continues where it stopped.
+A row is a model, or the recipe of a run: runs of one recipe in several environments share a row. Evaluations
+are kept in folders, one per environment and part; the same command with `--output` goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def _add_source(table: VagenTable, source: str, settings: Sequence[str], folder:
 
 
 def _add_run(table: VagenTable, run: Path, settings: Sequence[str], folder: Path) -> None:
-    """Evaluate a run in its own world, part by part; its row is its recipe."""
+    """Evaluate a run in its own environment, part by part; its row is its recipe."""
     from stepwell.config.loading import load_config
     from stepwell.core.errors import ConfigError
-    from stepwell.runs.evaluation.vagen_table import WORLDS, list_evaluations
+    from stepwell.runs.evaluation.vagen_table import ENVS, list_evaluations
 
     config = load_config(run / RUN_FILE, [])
-    if config.env.name not in WORLDS:
+    if config.env.name not in ENVS:
         raise ConfigError(f"--table: {run} was trained in {config.env.name}, which the table does not have")
     for _, part, options in list_evaluations((config.env.name,)):
         wanted = load_config(run / RUN_FILE, [*settings, *options])
@@ -87,14 +87,14 @@ def _add_run(table: VagenTable, run: Path, settings: Sequence[str], folder: Path
 def _add_model(
     table: VagenTable, model: str, settings: Sequence[str], folder: Path, endpoint: ChatApiConfig | None
 ) -> None:
-    """Evaluate a model in every world, with the settings of that world's preset."""
+    """Evaluate a model in every environment, with the settings of that environment's preset."""
     from stepwell.config.loading import load_config
     from stepwell.runs.evaluation.vagen_table import list_evaluations
 
     thinking = ["agent.guide=true", "agent.strategy=grounding_world_modeling", "sampling.max_tokens=1024"]
-    for world, part, options in list_evaluations():
-        wanted = load_config(f"{world}-visual", [*thinking, "engine.max_length=4096", *settings, *options])
-        place = folder / "-".join(filter(None, (world, part)))
+    for env, part, options in list_evaluations():
+        wanted = load_config(f"{env}-visual", [*thinking, "engine.max_length=4096", *settings, *options])
+        place = folder / "-".join(filter(None, (env, part)))
         _measure(table, model, wanted, place, endpoint, row=model)
 
 

@@ -5,7 +5,7 @@
                                    └─► no checker: the environment cannot tell when it is solved
 
 The model and the environment are injected. `ask` sends prompts and returns replies in their order (None where
-there was none); `make_task` turns an instruction into a task of the parent's world. A candidate that the
+there was none); `make_task` turns an instruction into a task on the parent's data. A candidate that the
 model finds feasible is screened as every evolved task is. Its parents are all tasks of its prompt.
 """
 

@@ -122,7 +122,7 @@ class Env(ABC):
 
     @classmethod
     def read_instruction(cls, options: Any, parent: Task, instruction: str) -> Task | None:
-        """Make the training task that a new instruction stands for, in the world of `parent`.
+        """Make the training task that a new instruction stands for, on the same data as `parent`.
 
         None if the environment cannot tell when it would be solved. An environment that does not define this
         takes no instructions.

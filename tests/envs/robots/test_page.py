@@ -16,7 +16,7 @@ from stepwell.envs.robots import RobotOptions
 pytest.importorskip("metaworld")
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = (ROOT / "docs" / "robots.md").read_text()
-MEASURED = json.loads((ROOT / "benchmarks" / "results" / "robot_worlds.json").read_text())
+MEASURED = json.loads((ROOT / "benchmarks" / "results" / "robot_envs.json").read_text())
 
 
 def test_the_code_of_the_page_runs() -> None:

@@ -1,7 +1,7 @@
-"""The table of VAGEN's paper: models in rows; five worlds, their parts and averages in columns; overall.
+"""The table of VAGEN's paper: a row per model, columns for five environments, their parts and averages.
 
     results.json of a study ────┐
-    evaluation.json of folders ─┼─► scores[row][world, part] ─► averages ─► overall ─► markdown, JSON
+    evaluation.json of folders ─┼─► scores[row][env, part] ─► averages ─► overall ─► markdown, JSON
     evaluations made just now ──┘
 
     FrozenLake, Sokoban     success
@@ -10,8 +10,9 @@
     SVG                     likeness of the last drawing: DINO, DreamSim
 
 Invariants
-* A world's average is the mean of its parts; where only the whole world was measured, it is that. Overall is
-  the mean of the five averages, and is left out if a world is missing: such rows do not compare.
+* The average of an environment is the mean of its parts. Where only the whole environment was measured, its
+  score is the average. Overall is the mean of the five averages. It is left out if an environment is missing,
+  because such rows do not compare.
 * Nothing is filled in: a part that was not measured is shown as missing. Likeness by another measure than
   DreamSim is in DreamSim's column, with a note that says so.
 """
@@ -28,7 +29,7 @@ from typing import Any
 from stepwell.core.errors import ConfigError
 from stepwell.runs.evaluation.folders import Evaluation
 
-WORLDS: dict[str, tuple[str, tuple[str, ...]]] = {
+ENVS: dict[str, tuple[str, tuple[str, ...]]] = {
     "frozenlake": ("FrozenLake", ()),
     "sokoban": ("Sokoban", ()),
     "navigation": ("Navigation", ("base", "common")),
@@ -36,21 +37,21 @@ WORLDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "svg": ("SVG", ("dino", "dreamsim")),
 }
 PART_OPTIONS = {"navigation": "instruction", "primitive_skill": "task"}
-"""The option of an environment that chooses a part of its world."""
+"""The option of an environment that chooses a part of it."""
 _LIKENESS = {"dino": "measures/dino", "dreamsim": "measures/similarity"}
 Score = dict[tuple[str, str], float]
 
 
 @dataclass(slots=True)
 class VagenTable:
-    """Scores by row and (world, part); the part "" is the world as a whole."""
+    """Scores by row and (env, part); the part "" is the environment as a whole."""
 
     scores: dict[str, Score] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def add_score(self, row: str, world: str, part: str, score: float) -> None:
+    def add_score(self, row: str, env: str, part: str, score: float) -> None:
         """Add a score; of two for one cell the later counts."""
-        self.scores.setdefault(row, {})[world, part] = score
+        self.scores.setdefault(row, {})[env, part] = score
 
     def add_likeness(self, row: str, figures: Mapping[str, Any], measure: str) -> None:
         """Add the parts of SVG that were measured."""
@@ -61,23 +62,23 @@ class VagenTable:
         if measure != "dreamsim" and note not in self.notes:
             self.notes.append(note)
 
-    def average_world(self, row: str, world: str) -> float | None:
-        """The mean of a world's known parts; without any, the world as a whole."""
+    def average_env(self, row: str, env: str) -> float | None:
+        """The mean of an environment's known parts; without any, the environment as a whole."""
         scores = self.scores.get(row, {})
-        known = [scores[world, part] for part in WORLDS[world][1] if (world, part) in scores]
-        return statistics.fmean(known) if known else scores.get((world, ""))
+        known = [scores[env, part] for part in ENVS[env][1] if (env, part) in scores]
+        return statistics.fmean(known) if known else scores.get((env, ""))
 
     def average_all(self, row: str) -> float | None:
-        """The mean of the five worlds; None if one is missing."""
-        known = [self.average_world(row, world) for world in WORLDS]
+        """The mean of the five environments; None if one is missing."""
+        known = [self.average_env(row, env) for env in ENVS]
         return None if None in known else statistics.fmean(x for x in known if x is not None)
 
     def list_columns(self) -> list[tuple[str, str, str]]:
-        """(title, world, part) of every column but the last; the part "average" is a world's mean."""
+        """(title, env, part) of every column but the last; the part "average" is an environment's mean."""
         columns = []
-        for world, (title, parts) in WORLDS.items():
-            columns += [(f"{title} {part}", world, part) for part in parts]
-            columns.append((f"{title} average" if parts else title, world, "average"))
+        for env, (title, parts) in ENVS.items():
+            columns += [(f"{title} {part}", env, part) for part in parts]
+            columns.append((f"{title} average" if parts else title, env, "average"))
         return columns
 
     def format_markdown(self) -> str:
@@ -87,8 +88,8 @@ class VagenTable:
         lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         for row, scores in self.scores.items():
             cells = [
-                self.average_world(row, world) if part == "average" else scores.get((world, part))
-                for _, world, part in columns
+                self.average_env(row, env) if part == "average" else scores.get((env, part))
+                for _, env, part in columns
             ]
             shown = ["–" if x is None else f"{x:.2f}" for x in [*cells, self.average_all(row)]]
             lines.append("| " + " | ".join([row, *shown]) + " |")
@@ -98,8 +99,8 @@ class VagenTable:
         """All scores, averages and notes."""
         rows = {
             row: {
-                **{f"{world}/{part}" if part else world: score for (world, part), score in scores.items()},
-                **{f"{world}/average": self.average_world(row, world) for world in WORLDS},
+                **{f"{env}/{part}" if part else env: score for (env, part), score in scores.items()},
+                **{f"{env}/average": self.average_env(row, env) for env in ENVS},
                 "overall": self.average_all(row),
             }
             for row, scores in self.scores.items()
@@ -108,7 +109,7 @@ class VagenTable:
 
 
 def add_study(table: VagenTable, file: Path) -> None:
-    """Add the variants of a study, means over their finished seeds; environments are named as worlds."""
+    """Add the variants of a study, means over their finished seeds."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         runs = [run for run in content["runs"] if run.get("success_after") is not None]
@@ -116,15 +117,15 @@ def add_study(table: VagenTable, file: Path) -> None:
         raise ConfigError(f"--table: {file} is not the results.json of a study ({error!r})") from error
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in runs:
-        if run["env"] in WORLDS:
+        if run["env"] in ENVS:
             cells.setdefault((run["variant"], run["env"]), []).append(run)
-    for (variant, world), mine in cells.items():
-        table.add_score(variant, world, "", statistics.fmean(run["success_after"] for run in mine))
-        for part in WORLDS[world][1]:
+    for (variant, env), mine in cells.items():
+        table.add_score(variant, env, "", statistics.fmean(run["success_after"] for run in mine))
+        for part in ENVS[env][1]:
             known = [run["elsewhere"][part] for run in mine if part in run.get("elsewhere", {})]
             if known:
-                table.add_score(variant, world, part, statistics.fmean(known))
-        if world == "svg":
+                table.add_score(variant, env, part, statistics.fmean(known))
+        if env == "svg":
             figures = {
                 name: statistics.fmean(known)
                 for name in _LIKENESS.values()
@@ -136,22 +137,22 @@ def add_study(table: VagenTable, file: Path) -> None:
 def add_evaluation(table: VagenTable, one: Evaluation, row: str | None = None) -> None:
     """Add one evaluation; the part it measures follows from the options of its environment."""
     row = row or one.model
-    if one.env not in WORLDS:
-        raise ConfigError(f"--table: {one.env} is not an environment of this table ({', '.join(WORLDS)})")
+    if one.env not in ENVS:
+        raise ConfigError(f"--table: {one.env} is not an environment of this table ({', '.join(ENVS)})")
     if one.status != "finished":
         table.notes.append(f"{one.env} of {row} is not finished: {one.num_done} of {len(one.tasks)} tasks")
     chosen = str(one.env_options.get(PART_OPTIONS.get(one.env, ""), ""))
-    part = chosen if chosen in WORLDS[one.env][1] else ""
+    part = chosen if chosen in ENVS[one.env][1] else ""
     table.add_score(row, one.env, part, float(one.values["success"]))
     if one.env == "svg":
         table.add_likeness(row, one.more, str(one.env_options.get("measure", "pixels")))
 
 
-def list_evaluations(worlds: Sequence[str] = tuple(WORLDS)) -> list[tuple[str, str, list[str]]]:
-    """(world, part, settings) of the evaluations that fill one row."""
+def list_evaluations(envs: Sequence[str] = tuple(ENVS)) -> list[tuple[str, str, list[str]]]:
+    """(env, part, settings) of the evaluations that fill one row."""
     found = []
-    for world in worlds:
-        option = PART_OPTIONS.get(world)
-        for part in WORLDS[world][1] if option else ("",):
-            found.append((world, part, [f"env.options.{option}={part}"] if option else []))
+    for env in envs:
+        option = PART_OPTIONS.get(env)
+        for part in ENVS[env][1] if option else ("",):
+            found.append((env, part, [f"env.options.{option}={part}"] if option else []))
     return found

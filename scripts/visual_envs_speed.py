@@ -1,8 +1,8 @@
-"""How fast the worlds that are seen are: drawings, scores, moves and pictures per second, on one thread.
+"""Speed of the visual environments: drawings, scores, moves and images per second, on one thread.
 
-OMP_NUM_THREADS=1 python scripts/seen_worlds_speed.py
-OMP_NUM_THREADS=1 python scripts/seen_worlds_speed.py --seconds 0.2      # a quick look
-OMP_NUM_THREADS=1 python scripts/seen_worlds_speed.py --out speed.json
+OMP_NUM_THREADS=1 python scripts/visual_envs_speed.py
+OMP_NUM_THREADS=1 python scripts/visual_envs_speed.py --seconds 0.2      # a quick look
+OMP_NUM_THREADS=1 python scripts/visual_envs_speed.py --out speed.json
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def rows(seconds: float) -> Iterator[tuple[str, float]]:
     for size in (64, 128, 255):
         env = make_env("navigation", {"image_size": size})
         env.reset(seed=0)
-        pictures = rate(lambda env=env: (env.act(next(actions)), env.render()), seconds)
-        yield f"navigation: actions with a picture, {size} px", pictures
+        images = rate(lambda env=env: (env.act(next(actions)), env.render()), seconds)
+        yield f"navigation: actions with an image, {size} px", images
 
 
 def main() -> None:

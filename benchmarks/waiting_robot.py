@@ -25,7 +25,7 @@ from stepwell.core import (
 from stepwell.engines.weights import fingerprint_of
 from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
 
-ENV, ENGINE = "waiting_world:WaitingRobot", "waiting_world:build_waiting_engine"
+ENV, ENGINE = "waiting_robot:WaitingRobot", "waiting_robot:build_waiting_engine"
 
 
 class WaitingOptions(RobotOptions):

@@ -1,18 +1,18 @@
-"""How fast the robots' worlds are, and what share of Meta-World's tasks its scripted experts solve.
+"""Speed of the robot environments, and the share of Meta-World's tasks its scripted experts solve.
 
-Speed: one copy of a world, one thread; random chunks of 8 actions with observations of true positions,
-and single actions with one camera picture of 64 and of 128 pixels each. `reset` is that of a copy that
+Speed: one copy of an environment, one thread; random chunks of 8 actions with observations of true positions,
+and single actions with one camera image of 64 and of 128 pixels each. `reset` is that of a copy that
 has played before, `open` the first reset of the first copy in the process (import, compilation) and
 `next copy` that of a second one. Meta-World's own reset is timed beside ours.
 
 Experts: each of Meta-World's tasks is played by its scripted expert from the first seeds, with a limit
 of 300 actions; a task counts as solved within 100 or 200 by the number of actions it took.
 
-    python benchmarks/robot_worlds.py                     # both, and results/robot_worlds.json
-    python benchmarks/robot_worlds.py --worlds metaworld fetch --no-experts
-    .venvs/libero/bin/python benchmarks/robot_worlds.py --worlds libero --no-experts
+    python benchmarks/robot_envs.py                     # both, and results/robot_envs.json
+    python benchmarks/robot_envs.py --envs metaworld fetch --no-experts
+    .venvs/libero/bin/python benchmarks/robot_envs.py --envs libero --no-experts
 
-Worlds whose package is missing are left out; their rows of an earlier run stay in the file.
+Environments whose package is missing are left out; their rows of an earlier run stay in the file.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from stepwell.core import ConfigError
 from stepwell.envs import make_env
 from stepwell.envs.robots.metaworld.text import INSTRUCTIONS
 
-RESULT = Path(__file__).parent / "results" / "robot_worlds.json"
-WORLDS: list[tuple[str, str, dict[str, Any]]] = [
+RESULT = Path(__file__).parent / "results" / "robot_envs.json"
+ENVS: list[tuple[str, str, dict[str, Any]]] = [
     ("metaworld reach", "metaworld", {"task": "reach"}),
     ("metaworld push", "metaworld", {"task": "push"}),
     ("metaworld door-open", "metaworld", {"task": "door-open"}),
@@ -48,7 +48,7 @@ NO_LIMIT = 1 << 30
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--worlds", nargs="*", default=sorted({name for _, name, _ in WORLDS}))
+    parser.add_argument("--envs", nargs="*", default=sorted({name for _, name, _ in ENVS}))
     parser.add_argument("--seconds", type=float, default=3.0, help="time given to each figure")
     parser.add_argument("--num-tasks", type=int, default=5, help="seeds that each expert plays")
     parser.add_argument("--no-experts", action="store_true")
@@ -57,14 +57,14 @@ def main() -> None:
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {"rows": [], "experts": []}
     result["machine"] = f"{platform.machine()}, Python {platform.python_version()}, one thread"
     speeds = {row["name"]: row for row in result["rows"]}
-    for title, name, options in WORLDS:
-        if name in args.worlds:
+    for title, name, options in ENVS:
+        if name in args.envs:
             try:
                 speeds[title] = speed_of(title, name, options, args.seconds)
             except ConfigError as error:
                 print(f"{title}: {error}")
-    result["rows"] = [speeds[title] for title, _, _ in WORLDS if title in speeds]
-    if "metaworld" in args.worlds and not args.no_experts:
+    result["rows"] = [speeds[title] for title, _, _ in ENVS if title in speeds]
+    if "metaworld" in args.envs and not args.no_experts:
         result["num_tasks"] = args.num_tasks
         result["experts"] = [expert_of(task, args.num_tasks) for task in sorted(INSTRUCTIONS)]
     show(result)
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def speed_of(title: str, name: str, options: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """One row: times to open and reset, actions per second with and without pictures."""
+    """One row: times to open and reset, actions per second with and without images."""
     free = {**options, "max_actions": NO_LIMIT}
     env = make_env(name, free)
     opened = timed(lambda: env.reset(seed=0))
