@@ -83,7 +83,7 @@ def test_a_run_goes_on_and_another_starts_from_its_weights(run: sw.Run, tmp_path
     assert second.config.policy.model == str(run.checkpoint)
     longer = sw.train(resume=second, train={"num_updates": 2})
     assert longer == second and [entry.update for entry in longer.evaluations] == [0, 1, 2]
-    with pytest.raises(ConfigError, match="resume goes on with the run's own settings"):
+    with pytest.raises(ConfigError, match="resume uses the run's own settings"):
         sw.train(resume=second, env=NumberLine)
 
 

@@ -90,7 +90,7 @@ def test_bytes_in_a_column_are_refused_by_its_name(tmp_path: Path) -> None:
 def test_a_missing_file_and_a_plain_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none.jsonl .No such file"):
         rows(tmp_path / "none.jsonl")
-    with pytest.raises(ConfigError, match="is a folder, but no saved data set"):
+    with pytest.raises(ConfigError, match="is a folder, but not a saved data set"):
         rows(tmp_path)
 
 

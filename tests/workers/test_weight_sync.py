@@ -131,7 +131,7 @@ async def test_a_flipped_byte_never_reaches_the_engine_and_is_sent_again() -> No
             return Frame(frame.op, frame.header, arrays)
 
     wire = Damaging(engine)
-    with pytest.raises(EncodingError, match="was damaged on its way"):
+    with pytest.raises(EncodingError, match="was damaged in transit"):
         await send_snapshot(wire.send, snap(1, parts))
     assert engine.fingerprint() == before and engine.version == 0
 
@@ -141,7 +141,7 @@ async def test_a_flipped_byte_never_reaches_the_engine_and_is_sent_again() -> No
     assert engine.fingerprint() == fingerprint_of(parts.tensors) and engine.version == 1
     assert publisher.take_metrics()["sync/retries"] == 1.0
     flips = 99
-    with pytest.raises(EncodingError, match="was damaged on its way"):
+    with pytest.raises(EncodingError, match="was damaged in transit"):
         await published(generator, 2, scaled(parts, 0.5))
     assert engine.version == 1
 

@@ -171,7 +171,7 @@ def _read_answer(actions: ActionSpace, block: _Block, num_others: int, outside: 
 
 def _write_answer(actions: ActionSpace, calls: Sequence[ToolCall]) -> str:
     if len(calls) != 1:
-        raise InputError("answer cannot be written: an answer stands alone, without calls beside it")
+        raise InputError("answer cannot be written: an answer must stand alone, without calls")
     text = str(calls[0].arguments[actions.answer_argument]).strip()
     if not text or _ENDS[ANSWER].search(text) or set(calls[0].arguments) != {actions.answer_argument}:
         raise InputError(f"answer cannot be written between <{ANSWER}> tags: {quote_short(text)}")

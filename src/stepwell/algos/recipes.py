@@ -8,7 +8,7 @@
 A `Recipe` is data. The trainer executes it and knows no algorithm by name: what it must know of a function
 is in the function's declaration (`declarations.py`). Any combination may be written down. A recipe
 refuses on construction what cannot work and what would silently be ignored: unknown names and arguments, a
-critic that is read but never trained, cross-entropy towards targets that are no probabilities, a KL in
+critic that is read but never trained, cross-entropy towards targets that are not probabilities, a KL in
 rewards that the credit never reads.
 
 A recipe is found by a built-in name, by the name that an installed package gives it (entry point

@@ -57,7 +57,7 @@ def train(
     given = (config, env, model, recipe, rewards)
     if resume is not None and any(item is not None for item in given):
         raise ConfigError(
-            "train: resume goes on with the run's own settings; leave out config, env, model, recipe, rewards"
+            "train: resume uses the run's own settings; leave out config, env, model, recipe and rewards"
         )
     folder = None if resume is None else load_run(resume).folder
     if isinstance(model, Run):

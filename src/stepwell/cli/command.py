@@ -70,7 +70,7 @@ def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def run_folder(text: str) -> Path:
-    """The folder of a run; refused with the runs there are beside it."""
+    """The folder of a run. If it is not one, the error lists the runs beside it."""
     from stepwell.core.errors import ConfigError
 
     folder = Path(text).expanduser()

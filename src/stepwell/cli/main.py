@@ -90,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; gives its exit code."""
+    """Run one command line; returns its exit code."""
     gc.set_threshold(20_000)  # imports make half a million objects that stay: look for garbage less often
     args = _parse(argv)
     warnings.showwarning = _show_warning

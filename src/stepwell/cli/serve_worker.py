@@ -89,6 +89,6 @@ def _parse_models(texts: list[str]) -> dict[str, str]:
         name, equals, folder = text.rpartition("=")
         path = Path(folder if equals else text).expanduser()
         if not (path / "config.json").is_file():
-            raise ConfigError(f"--model {text}: {path} is no directory of a model (no config.json in it)")
+            raise ConfigError(f"--model {text}: {path} is not a model directory (it has no config.json)")
         found[name or path.name] = str(path.absolute())
     return found

@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _join_as_rank(config: RunConfig) -> int | None:
-    """Be a rank of the run that another process leads, if torchrun says so; None: this process leads."""
+    """Join the run of another process if torchrun made this one a rank of it; None if this process leads."""
     from stepwell.training.rank_join import Rendezvous, join_ranks
 
     meeting = Rendezvous.read_environment(os.environ)

@@ -82,7 +82,7 @@ def rename_study_keys(values: Mapping[str, Any], where: str = "") -> dict[str, A
 
 
 def _rename_worlds(values: Any) -> Any:
-    """Values that are no table stay as they are: validation tells what is wrong with them."""
+    """Values that are not tables stay as they are; validation reports them."""
     if not isinstance(values, Mapping) or "environments" in values:
         return values
     return {"environments" if key == "worlds" else key: value for key, value in values.items()}

@@ -144,7 +144,7 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> int:
-        """Kill it with everything it forked and close its files; gives its exit code. Twice is fine."""
+        """Kill it with everything it forked and close its files; returns its exit code. Twice is fine."""
         is_first = self._process.returncode is None
         if is_first:
             self.kill_group()

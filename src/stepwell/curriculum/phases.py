@@ -95,7 +95,7 @@ class PhasedFeed:
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks a phase has; by default so many that none is played twice."""
+        """How many tasks a phase has; by default enough that none is played twice."""
         return self._num_tasks
 
     def list_tasks(self, update: int) -> list[Task]:

@@ -58,7 +58,7 @@ class TaskSelection:
     def add_screened(
         self, made: Iterable[MadeTask], screen: TaskScreen, num_tasks: int, max_candidates: int
     ) -> None:
-        """Keep what passes the screen, until there are `num_tasks` or so many candidates were tried."""
+        """Keep what passes the screen, until there are `num_tasks`, or `max_candidates` were tried."""
         candidates = islice(made, max_candidates)
         while len(self.kept) < num_tasks:
             new = self._collect_new(candidates)

@@ -112,7 +112,7 @@ def _read_csv(text: str, delimiter: str, where: str) -> Iterator[Row]:
             place = f"line {reader.line_num}"
             if None in row or None in row.values():
                 count = len(reader.fieldnames)
-                raise ConfigError(f"{where}, {place} does not have {count} columns, as the first line has")
+                raise ConfigError(f"{where}, {place} does not have the {count} columns of the first line")
             yield place, {name: value for name, value in row.items() if name != "split" or value}
     except csv.Error as error:
         raise ConfigError(f"{where}, line {reader.line_num} is not CSV ({error})") from None
@@ -137,7 +137,7 @@ def _open_saved_data_set(path: Path, setting: str) -> Iterator[Row]:
     where = f"{setting}: {path}"
     if not any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
         raise ConfigError(
-            f"{where} is a folder, but no saved data set; give a file, or what Dataset.save_to_disk wrote"
+            f"{where} is a folder, but not a saved data set; give a file, or what Dataset.save_to_disk wrote"
         )
     datasets = _import_datasets(where)
     try:

@@ -241,7 +241,7 @@ def _build_sequences(layout: TreeLayout) -> Sequences | None:
 def _describe_sequences(
     layout: TreeLayout, tokens: IntArray, places: IntArray, groups: list[tuple[int, int]]
 ) -> Sequences:
-    """`places` are those of the tokens that are no padding."""
+    """`places` are those of the tokens that are not padding."""
     count = layout.tree.num_tokens
     copies = places[np.argsort(tokens[places], kind="stable")]
     per_token = np.bincount(tokens[places], minlength=layout.num_tokens)

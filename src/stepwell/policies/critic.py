@@ -11,7 +11,7 @@ cross-entropy. `Outputs.values` are outputs of the head; `policy.values` and `st
 Invariants
 * The head computes at least in float32, whatever the backbone's dtype.
 * A link is chosen once, by the first recipe that trains the critic. It is saved with the weights, and another
-  one is refused: numbers learnt as returns are no logits.
+  one is refused: numbers learnt as returns are not logits.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A natural-language state is a list of sentences. Each says where one thing is re
 another: "The target is directly above the player", or "The target is above and at the same
 column as the player", which means the same. Every direction in it is one relation, and "The
 player is below the target" means the same as "The target is above the player". Text that no
-rule understands is no relation, neither right nor wrong. A truth without any relation is
+rule understands is not a relation, neither right nor wrong. A truth without any relation is
 compared word by word.
 
 Invariants: the truth scores 1; every score is in [0, 1]; any text is accepted.
@@ -176,7 +176,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def split_rows(text: str) -> list[str]:
-    """The rows of a drawn grid, without blanks; empty lines are no rows."""
+    """The rows of a drawn grid, without blanks; empty lines do not count."""
     rows = ("".join(line.split()) for line in text.splitlines())
     return [row for row in rows if row]
 

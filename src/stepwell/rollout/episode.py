@@ -51,6 +51,6 @@ class Episode:
 
 
 def make_past_turns(steps: Sequence[Step]) -> list[PastTurn]:
-    """Recorded steps as their agent sees them later; summaries are no turns."""
+    """Recorded steps as their agent sees them later; summaries do not count as turns."""
     infos: list[Any] = [step.info for step in steps if not step.is_summary]
     return [PastTurn(tuple(info["actions"]), info.get("lost", ""), info.get("result", "")) for info in infos]

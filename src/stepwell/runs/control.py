@@ -29,7 +29,7 @@ _MAX_PATH = 100
 
 
 def send_command(folder: Path, command: str, *, timeout_s: float = 2.0) -> dict[str, Any]:
-    """Ask the run in a folder to do something; gives its reply. An `InfraError` if no run listens there."""
+    """Ask the run in a folder to do something; returns its reply. An `InfraError` if no run listens there."""
     if command not in COMMANDS:
         raise InputError(f"command {command!r} is unknown; choose among {', '.join(COMMANDS)}")
     path = folder / SOCKET_FILE

@@ -1,1 +1,1 @@
-"""The HTTP side: what other programs reach Stepwell by."""
+"""The HTTP side: how other programs reach Stepwell."""

@@ -84,7 +84,7 @@ class RayRunProcess:
             self._actor.send_signal.remote(number)
 
     def kill(self) -> int:
-        """End the actor, and with it the run; gives its exit code."""
+        """End the actor, and with it the run; returns its exit code."""
         if self._code is None:
             self._code = _LOST
         import_ray().kill(self._actor)

@@ -96,7 +96,7 @@ class Optimizer:
             parameter.grad = None
 
     def clip_gradients(self, limit: float) -> dict[str, Tensor]:
-        """Clip the gradients of actor and critics to this norm each; gives the norms before."""
+        """Clip the gradients of actor and critics to this norm each; returns the norms before clipping."""
         clip = torch.nn.utils.clip_grad_norm_
         norms = {"grad_norm": clip(self._actor_parameters, limit)}
         if any(parameter.grad is not None for parameter in self._critic_parameters):

@@ -59,8 +59,8 @@ class Rendezvous:
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in variables]
         if missing:
             raise ConfigError(
-                f"RANK and WORLD_SIZE are set, {' and '.join(missing)} not: start all ranks by torchrun, or "
-                "set them to the address and a free port of the machine of rank 0"
+                f"RANK and WORLD_SIZE are set, but {' and '.join(missing)} missing: start all ranks with "
+                "torchrun, or set them to the address and a free port of the machine of rank 0"
             )
         token = variables.get("STEPWELL_RANK_TOKEN") or variables.get("TORCHELASTIC_RUN_ID", "")
         return cls(
@@ -180,7 +180,7 @@ class JoinLauncher:
 def join_ranks(
     host: str, port: int, *, rank: int, device: str, token: str = "", wait_s: float = 600.0
 ) -> int:
-    """Be rank `rank` of the run at this address until it ends; gives an exit code."""
+    """Work as rank `rank` of the run at this address until it ends; returns an exit code."""
     is_first = True
     while True:
         link = _connect(host, port, wait_s)
@@ -227,7 +227,7 @@ def _await_child(child: ChildProcess) -> int:
 
 
 def receive_files(link: socket.socket, words: dict[str, Any]) -> dict[str, Any]:
-    """Take the files of a policy that come over a connection; gives the words that follow."""
+    """Take the files of a policy that come over a connection; returns the words that follow."""
     folder = Path(tempfile.mkdtemp(prefix="stepwell-rank-"))
     for name in words["names"]:
         path = (folder / name).resolve()

@@ -74,7 +74,7 @@ class RankLauncher(Protocol):
         """Append one peer per rank, in the order of ranks, as soon as each is there."""
 
     def send_files(self, peer: RankPeer, words: dict[str, Any]) -> dict[str, Any]:
-        """Make the files that `words` name readable for a rank; gives its words."""
+        """Make the files that `words` name readable for a rank; returns its words."""
 
     def count_threads(self, size: int) -> int:
         """Threads of each rank."""

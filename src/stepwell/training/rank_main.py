@@ -30,7 +30,7 @@ _OF_GROUP = ("gloo", "NCCL", "TCPStore", "Connection closed by", "Broken pipe", 
 
 
 def serve_rank(link: socket.socket) -> int:
-    """Run the commands of the trainer at the other end; gives the exit code of this process."""
+    """Run the commands of the trainer at the other end; returns the exit code of this process."""
     try:
         first = receive_message(link)
         if first is None:

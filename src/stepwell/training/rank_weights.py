@@ -51,7 +51,7 @@ class RankWeights:
             parameter.grad = self.own[name].grad = None
 
     def clip_gradients(self, limit: float) -> dict[str, float]:
-        """Sum gradients over ranks, clip actor and critics to this norm each; gives the norms before."""
+        """Sum gradients over ranks and clip actor and critics to this norm each; returns the norms before."""
         self._sum_copies()
         for name, parameter in self.given.items():
             own = self.own[name]

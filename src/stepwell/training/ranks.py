@@ -169,7 +169,7 @@ class Ranks:
         payloads: Sequence[memoryview | bytes] | None = None,
         **words: Any,
     ) -> list[RankAnswer]:
-        """Let every rank run a command; gives their answers. `by_rank` and `payloads` are one for each."""
+        """Let every rank run a command; returns their answers. `by_rank` and `payloads` are one for each."""
         with self._raise_worker_error():
             self._await_due_answers()
             for number, peer in enumerate(self.peers):
@@ -332,7 +332,7 @@ class RankOptimizer:
         self._ranks.call("zero")
 
     def clip_gradients(self, limit: float) -> dict[str, Tensor]:
-        """Clip the gradients of actor and critics to this norm each; gives the norms before."""
+        """Clip the gradients of actor and critics to this norm each; returns the norms before clipping."""
         norms = self._ranks.call("clip", limit=limit)[0].words["norms"]
         return {name: torch.tensor(norm) for name, norm in norms.items()}
 

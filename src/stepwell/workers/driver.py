@@ -317,7 +317,7 @@ class Driver:
     def _record_summaries(
         self, lane: _Lane, answered: Sequence[tuple[int, Sampled]]
     ) -> tuple[list[int], list[tuple[int, Sampled]]]:
-        """Record replies that are summaries: the places to ask again, and the replies that are actions."""
+        """Record the summaries among these replies; returns the places to ask again, and other replies."""
         asking: list[int] = []
         acting: list[tuple[int, Sampled]] = []
         for place, sample in answered:

@@ -55,7 +55,7 @@ def open_client(url: str, *, transport: Any = None) -> Any:
 
 
 async def read_host(host: str) -> dict[str, Any]:
-    """What a machine that serves workers says of itself: a name, or a URL."""
+    """What a machine that serves workers reports about itself. `host` is its name or URL."""
     url = host if "://" in host else find_host_url(host, {})
     async with open_client(url) as client:
         try:

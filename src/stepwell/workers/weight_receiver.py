@@ -151,8 +151,8 @@ class WeightReceiver:
         if found != arrival.marks[name]:
             self._arrival = None
             raise EncodingError(
-                f"{name} of version {arrival.version} was damaged on its way: it has the mark {found}, "
-                f"and {arrival.marks[name]} was published"
+                f"{name} of version {arrival.version} was damaged in transit: its checksum is "
+                f"{found}, but {arrival.marks[name]} was published"
             )
 
     def _merge_parts(self, arrival: _Arrival) -> dict[str, torch.Tensor]:

@@ -61,7 +61,7 @@ class WeightProbe:
         return [Request(TokenState(ids), self._params.with_seed(i)) for i, ids in enumerate(self._prompts)]
 
     def note_new_weights(self) -> None:
-        """The model has new weights: what was new is old now."""
+        """Score the fixed prompts with the model's new weights; the scores before become the old ones."""
         self._old, self._new = self._new, np.concatenate([self._score(ids) for ids in self.fixed])
 
     def check_samples(self, server: str, samples: Sequence[Sampled]) -> LogprobGaps:

@@ -2,7 +2,7 @@
 
 Invariants
 * `read_skills(write_skills(skills)) == skills`.
-* A text is read whole or not at all: one that is no list of primitives gives None.
+* A text is read as a whole or not at all: what is not a list of primitives gives None.
 """
 
 from __future__ import annotations

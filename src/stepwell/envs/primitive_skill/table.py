@@ -105,7 +105,7 @@ def read_layout(content: Mapping[str, Any]) -> TableLayout:
 def _read_point(value: Any) -> Point:
     x, y, z = value
     if any(type(number) is not int for number in (x, y, z)):
-        raise ValueError(f"{value!r} is no point in whole millimetres")
+        raise ValueError(f"{value!r} is not a point in whole millimetres")
     return x, y, z
 
 

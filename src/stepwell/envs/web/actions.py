@@ -153,7 +153,7 @@ def print_action(action: WebAction) -> str:
 
 
 def _split_calls(text: str) -> tuple[list[tuple[str, dict[str, str]]], str]:
-    """The calls of a reply, and the reply without them: a comment inside a quoted text is no comment."""
+    """The calls of a reply, and the reply without them: comment marks inside quoted text do not count."""
     calls, rest, position = [], [], 0
     while (found := _CALL.search(text, position)) is not None:
         values, end = _read_values(text, found.end())

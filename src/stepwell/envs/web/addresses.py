@@ -64,7 +64,7 @@ def split_address(url: str) -> SplitResult | None:
 
 @lru_cache(maxsize=8192)
 def resolve_address(text: str, base: str) -> str:
-    """An absolute address for what was written in a page or by an agent; "" if it is no address of the web.
+    """An absolute address for what was written in a page or by an agent; "" if it is not a web address.
 
     It is written as browsers write it: host in small letters, without a usual port or a user's name.
 

@@ -5,7 +5,7 @@
     source.judge ◄─ exit ◄─ parse_action ◄──┼──────────┘
                                 └─► driver.act
 
-A reply that is no action, or an action that cannot be done, costs a turn and is reported in the notice. The
+A reply that is not an action, or an action that cannot be done, costs a turn; the notice says why. The
 reward is the judge's (0 to 1) at the exit, and nothing before it; an episode without an exit fails. Where a
 page ends a task by itself (`has_ended` of the source), that is the exit. A
 browser that dies or a start page that does not answer raises `EnvError`: the episode is a fault of the

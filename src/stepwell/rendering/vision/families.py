@@ -75,7 +75,7 @@ def _read_settings(directory: Path) -> Mapping[str, Any]:
     inner = _read_json(file).get("image_processor") if file.is_file() else None
     if not isinstance(inner, Mapping):
         raise ModelError(
-            f"{directory} says nowhere how its images are prepared (preprocessor_config.json); "
+            f"{directory} does not say how its images are prepared: preprocessor_config.json is missing; "
             "copy that file from the original model"
         )
     return inner

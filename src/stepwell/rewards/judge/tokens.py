@@ -25,7 +25,7 @@ def split_tokens(text: str) -> list[str]:
 
 
 def parse_number(word: str) -> float | None:
-    """The number of a token, in digits or as a word; None if it is no number."""
+    """The number of a token, in digits or as a word; None if it is not a number."""
     if word in NUMBERS:
         return float(NUMBERS[word])
     try:

@@ -37,7 +37,7 @@ class RankActor:
         self._state |= {"pid": os.getpid(), "node": ray.get_runtime_context().get_node_id()}
 
     def join(self, host: str, port: int, rank: int, device: str, token: str) -> int:
-        """Be a rank of the run at this address until it ends; gives an exit code."""
+        """Work as a rank of the run at this address until it ends; returns an exit code."""
         return join_ranks(host, port, rank=rank, device=device, token=token)
 
     def show_state(self) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class WorkerBuilder:
             self._plan = self._cluster.open_group(self._placement)
 
     def make_rank_launcher(self) -> RayRankLauncher | None:
-        """Who starts the trainer's ranks as actors; None: they are not actors."""
+        """What starts the trainer's ranks as actors; None if they are not actors."""
         if self._cluster is None or self._plan is None or not self._plan.trainers:
             return None
         from stepwell.runs.build.ray_ranks import RayRankLauncher

@@ -75,7 +75,7 @@ class EvalResult:
 
 
 def format_share(steps: Sequence[Step]) -> dict[str, float]:
-    """The share of replies in exactly the required form; empty for a robot, whose steps are no replies."""
+    """The share of replies in exactly the required form; empty for a robot, whose steps are not replies."""
     if steps and not any("strict" in step.info for step in steps):
         return {}
     acting = [step for step in steps if not step.is_summary]

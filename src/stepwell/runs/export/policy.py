@@ -33,7 +33,7 @@ _IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 def export_run(
     run: Path, to: str, *, checkpoint: str | None = None, licence: str = "other", private: bool = False
 ) -> str:
-    """Write the policy of a run to a directory, or to `hub:org/name`; gives where it went."""
+    """Write the policy of a run to a directory, or to `hub:org/name`; returns where it went."""
     config = load_config(run / "config.toml")
     path = _choose_checkpoint(run, checkpoint)
     if holds_robot_policy(path):
@@ -86,7 +86,7 @@ def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence:
 
 
 def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
-    """Put a model directory on the hub as `org/name`; gives its address."""
+    """Put a model directory on the hub as `org/name`; returns its address."""
     import httpx
     from huggingface_hub import HfApi, constants, errors
 

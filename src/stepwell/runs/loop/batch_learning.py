@@ -95,7 +95,7 @@ class BatchLearner:
         return learnable
 
     def _judge_batch(self, update: int, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Add rewards that need the whole batch, where settings ask for them; gives figures of the judge."""
+        """Add rewards that need the whole batch, if settings ask for them; returns the judge's figures."""
         judge = self.components.backend.batch_judge
         if judge is None:
             return {}

@@ -29,11 +29,11 @@ class RunClock:
         return time.perf_counter() - self._began
 
     def set_elapsed(self, seconds: float) -> None:
-        """Go on from a checkpoint that was written after so many seconds."""
+        """Continue from a checkpoint that was written after `seconds`."""
         self._began = time.perf_counter() - seconds
 
     def leave_out(self, seconds: float) -> None:
-        """A pause is no time of the run."""
+        """Do not count a pause as time of the run."""
         self._began += seconds
 
     def note_checkpoint(self) -> None:

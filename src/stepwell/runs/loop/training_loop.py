@@ -221,7 +221,7 @@ class TrainingLoop:
         return is_over
 
     def _obey_controls(self) -> set[str]:
-        """Wait while the run is paused; gives what else was asked (`runs/control.py`)."""
+        """Wait while the run is paused; returns what else was asked (`runs/control.py`)."""
         asked, paused_s = obey_requests(
             self._control, self._act_in_pause, lambda: bool(self.stop_signal), self.monitor.note
         )

@@ -1,1 +1,1 @@
-"""What throughput to expect, before it is paid for: profiles, forecasts and recommended settings."""
+"""Throughput before a run starts: measured profiles, forecasts and recommended settings."""

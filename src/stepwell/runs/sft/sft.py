@@ -31,7 +31,7 @@ def train_on_chats(
     device: str = "cpu",
     token_budget: int | None = 8192,
 ) -> float:
-    """Train `model` on the assistant's turns of `source` and write it to `to`; gives the last loss."""
+    """Train `model` on the assistant's turns of `source` and write it to `to`; returns the last loss."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to: {to} exists and is not empty; choose another directory")
     path = resolve_model(model, seed=seed)

@@ -9,7 +9,7 @@ a call over HTTP. Errors are `error` frames, as on a WebSocket.
 Invariants
 * Replies come in the order of the frames. A connection has one frame in work; what arrives meanwhile waits,
   and reading stops while more than `_MAX_WAITING_BYTES` do.
-* A frame larger than `max_body_bytes`, or bytes that are no frame, end the connection after an error frame.
+* A frame larger than `max_body_bytes`, or bytes that are not a frame, end the connection with an error frame.
 * A frame has `body_timeout_s` to arrive, and the unfinished frames of one key hold at most
   `max_unfinished_bytes`. A connection that is silent for `session_timeout_s` is closed.
 * The next frame is begun when the client has taken the reply before it.

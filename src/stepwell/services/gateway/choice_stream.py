@@ -30,7 +30,7 @@ class ChoiceStream:
         return [CompletionDelta(self.index, text, tokens=tokens)]
 
     def finish(self, ids: Sequence[int]) -> tuple[VisibleReply, list[CompletionDelta]]:
-        """The whole reply, given all its ids, and what of it was not sent yet."""
+        """The whole reply from all its ids, and the part of it that was not sent yet."""
         text, visible = self._reader.finish(ids)
         while self._pending and self._pending[-1].id in self._end_ids:
             self._pending.pop()

@@ -121,7 +121,7 @@ def find_written_table(sql: str) -> str:
 
 
 def set_state(db: sqlite3.Connection, key: str, value: str) -> None:
-    """Write or clear a value that is no content."""
+    """Write a value of the session, which is not content; "" clears it."""
     db.execute("DELETE FROM state WHERE key = ?", (key,))
     if value:
         db.execute("INSERT INTO state VALUES (?, ?)", (key, value))

@@ -81,7 +81,7 @@ def call_function(call: str, functions: Mapping[str, SiteFunction], *, url: str,
     except SyntaxError as error:
         raise InputError(f"cannot read the function call {text!r}") from error
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.keywords:
-        raise InputError(f"{text!r} is not a call of a function with texts")
+        raise InputError(f"{text!r} is not a function call with string arguments")
     if node.func.id not in functions:
         raise InputError(f"unknown function {node.func.id!r}; known: {', '.join(sorted(functions))}")
     return functions[node.func.id](*(_read_argument(argument, text, url, page) for argument in node.args))
