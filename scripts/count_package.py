@@ -7,17 +7,20 @@
 
 Code is what is left without blank lines, comments and docstrings. A repeated line is a line of code, imports
 left out, that is part of six lines in a row which occur again to the letter, in the same file or another one.
-`tests/test_names.py` and `tests/test_layout.py` count participles, names used twice and circles.
+What a training run reaches is found by imports, from `runs/run.py` and the pool's migrations on: also inside
+functions, for types only, and by names in texts ("stepwell.envs.shop.env:ShopEnv"). `tests/test_names.py` and
+`tests/test_layout.py` count participles, names used twice and circles, and limit what a run reaches.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 RUN_LENGTH = 6
@@ -69,6 +72,44 @@ def count_repeated(files: list[list[str]]) -> int:
     return total
 
 
+def list_imports(text: str) -> set[str]:
+    """Every dotted name of ours that a file imports, or names in a text."""
+    found = set(re.findall(r"""["'](stepwell\.[\w.]+)""", text))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.startswith("stepwell.")}
+
+
+def list_starts(modules: Iterable[str]) -> list[str]:
+    """The modules of a training run that no other module imports."""
+    return ["stepwell.runs.run", *(name for name in modules if name.startswith("stepwell.pool.migrations."))]
+
+
+def find_reached(imports: Mapping[str, set[str]], starts: Iterable[str]) -> set[str]:
+    """The modules that `starts` import, directly or through others, and their packages.
+
+    The top package is left out: it only lists the names of the Python API.
+    """
+    reached: set[str] = set()
+    todo = list(starts)
+    while todo:
+        parts = todo.pop().split(".")
+        for end in range(len(parts), 1, -1):
+            name = ".".join(parts[:end])
+            if name in imports and name not in reached:
+                reached.add(name)
+                todo += imports[name]
+    return reached
+
+
+def name_module(path: Path, root: Path) -> str:
+    parts = ("stepwell", *path.relative_to(root).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
 def write_page(page: Path, rows: dict[str, str]) -> None:
     """Replace the third cell of each row of the page's table that a count belongs to."""
     lines = page.read_text(encoding="utf-8").split("\n")
@@ -88,6 +129,9 @@ def main() -> None:
     lines = {path: len(text.splitlines()) for path, text in texts.items()}
     code = {path: read_code(text) for path, text in texts.items()}
     core = [path for path in paths if path.relative_to(root).parts[0] != "envs"]
+    imports = {name_module(path, root): list_imports(text) for path, text in texts.items()}
+    reached = find_reached(imports, list_starts(imports))
+    used = [path for path in core if name_module(path, root) in reached]
     functions = [node for text in texts.values() for node in list_functions(ast.parse(text))]
     plain = [node.name.strip("_") for node in functions if not node.name.startswith("__")]
     long_functions = [n for n in functions if (n.end_lineno or 0) - n.lineno + 1 > MAX_FUNCTION]
@@ -101,6 +145,7 @@ def main() -> None:
         "of it code: without blank lines, comments and docstrings": f"{sum(map(len, code.values())):,}",
         "core (all but `envs/`): lines": f"{sum(lines[path] for path in core):,}",
         "of it code": f"{sum(len(code[path]) for path in core):,}",
+        "of it what a training run reaches: files, code": f"{len(used)}, {sum(len(code[p]) for p in used):,}",
         "functions that are a bare participle": f"0 of {len(plain):,}",  # `tests/test_names.py` says so
         "functions with a name of one word": f"{100 * sum('_' not in n for n in plain) / len(plain):.0f} %",
         f"files above {MAX_FILE} lines": str(len(long_files)),

@@ -33,10 +33,15 @@ class SourceFile:
     imports_at_runtime: set[str] = field(default_factory=set)
     """Without those for type checkers only."""
     definitions: list[Definition] = field(default_factory=list)
+    docstring_lines: set[int] = field(default_factory=set)
+    num_code_lines: int = 0
+    """Without blank lines, comments and docstrings."""
 
     def add_node(self, node: ast.AST, is_runtime: bool) -> None:
         names: set[str] = set()
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            self.docstring_lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        elif isinstance(node, ast.Import):
             names = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{self.path}: relative imports hide what a folder depends on"
@@ -71,8 +76,13 @@ def read_sources() -> dict[Path, SourceFile]:
     """Every file of the package by its path."""
     sources = {}
     for path in sorted(ROOT.rglob("*.py")):
-        tree = ast.parse(path.read_text())
+        text = path.read_text()
+        tree = ast.parse(text)
         sources[path] = source = SourceFile(path, bool(ast.get_docstring(tree)))
         for node, is_runtime in _walk(tree):
             source.add_node(node, is_runtime)
+        lines = [
+            line.lstrip() for n, line in enumerate(text.split("\n"), 1) if n not in source.docstring_lines
+        ]
+        source.num_code_lines = sum(bool(line) and not line.startswith("#") for line in lines)
     return sources

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Container
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tests.sources import ROOT, read_sources
@@ -37,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 IMPORT_EVERYTHING = {"runs", "api", "cli"}
 HEAVY = {"torch", "transformers"}
+MAX_CODE_OF_A_RUN = 50_000
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -158,3 +161,40 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_a_circle_through_a_function_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b", "c"}]
     assert circles({"a": {"b"}, "b": set()}) == []
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "count_package", ROOT.parent.parent / "scripts" / "count_package.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_training_run_reaches_less_code_than_the_core_may_have() -> None:
+    script = load_script()
+    sources = {_module_name(path): source for path, source in read_sources().items()}
+    named = {name: _names_in_texts(source.path) for name, source in sources.items()}
+    imports = {name: source.imports | named[name] for name, source in sources.items()}
+    reached = script.find_reached(imports, script.list_starts(imports))
+    assert {"stepwell.training.trainer", "stepwell.runs.loop.training_loop"} <= reached
+    assert not {"stepwell.cli.main", "stepwell.view.app", "stepwell.studies.study"} & reached
+    core = [name for name in reached if not name.startswith("stepwell.envs")]
+    assert sum(sources[name].num_code_lines for name in core) < MAX_CODE_OF_A_RUN
+
+
+def _names_in_texts(path: Path) -> set[str]:
+    return set(re.findall(r"""["'](stepwell\.[\w.]+)""", path.read_text()))
+
+
+def test_what_is_reached_includes_packages_and_not_the_names_of_the_api() -> None:
+    imports = {
+        "stepwell": {"stepwell.b"},
+        "stepwell.a": {"stepwell.__version__", "stepwell.c.d.Thing"},
+        "stepwell.b": set(),
+        "stepwell.c": set(),
+        "stepwell.c.d": {"stepwell.a"},
+    }
+    assert load_script().find_reached(imports, ["stepwell.a"]) == {"stepwell.a", "stepwell.c", "stepwell.c.d"}

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 
-from tests.sources import read_sources
+from tests.sources import ROOT, read_sources
 
 MAX_ONE_WORD_SHARE = 0.30
 # Past participles that do not end in -ed, without those that are also the plain form (`put`, `run`, `set`).
@@ -19,6 +19,18 @@ IRREGULAR = """
     sung sunk swept swollen sworn swum swung taken taught thought thrown told torn understood withdrawn woken
     won worn woven written
 """
+# Names and words that were replaced; where words stay, they mean data of sites, old files or words of papers.
+FORMER_NAMES = """
+    Ask Call Ending Keeper Life Mould Opening Outflow Parts See Sitting Stock SyncLoop Whole World
+    begun oddities quieten shown told told_as_too_large write_whole
+"""
+FORMER_WORDS = re.compile(r"\b(worlds?|pictures?)\b")
+MAY_SAY_WORLD = (
+    "envs/web/",
+    "envs/paper_search/papers/vocabulary.py",
+    "config/renamed.py",
+    "studies/results.py",
+)
 VERBS_IN_ED = {"feed", "seed", "need", "embed", "exceed", "proceed", "succeed"}
 
 
@@ -60,3 +72,18 @@ def test_a_public_class_name_is_used_once() -> None:
 def test_most_functions_name_what_they_act_on() -> None:
     names = [name.strip("_") for name, _, _ in read_definitions()[0]]
     assert sum("_" not in name for name in names) / len(names) <= MAX_ONE_WORD_SHARE
+
+
+def test_names_that_were_replaced_do_not_come_back() -> None:
+    functions, classes = read_definitions()
+    found = [(name, place) for name, place, _ in functions if name.strip("_") in FORMER_NAMES.split()]
+    found += [(name, *places) for name, places in classes.items() if name in FORMER_NAMES.split()]
+    assert found == []
+
+
+def test_docstrings_say_environment_and_image() -> None:
+    for path in read_sources():
+        name = str(path.relative_to(ROOT))
+        texts = " ".join(re.findall(r'"""(.*?)"""', path.read_text(), flags=re.DOTALL))
+        found = FORMER_WORDS.search(re.sub(r"Meta-World|world model", "", texts))
+        assert found is None or name.startswith(MAY_SAY_WORLD), f"{name}: {found}"
