@@ -163,6 +163,14 @@ def test_a_circle_through_a_function_is_found() -> None:
     assert circles({"a": {"b"}, "b": set()}) == []
 
 
+def test_child_processes_are_started_in_one_place() -> None:
+    starts = re.compile(
+        r"Popen\(|subprocess\.(run|call|check)|os\.(fork|spawn|system)|multiprocessing|create_subprocess"
+    )
+    found = {str(path.relative_to(ROOT)) for path in read_sources() if starts.search(path.read_text())}
+    assert found == {"core/child_process.py", "core/fork_server.py"}
+
+
 def load_script() -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         "count_package", ROOT.parent.parent / "scripts" / "count_package.py"

@@ -14,7 +14,6 @@ import pytest
 from stepwell.cli.main import main
 
 PAGE = Path(__file__).parent.parent / "docs" / "mistakes.md"
-SLOW = "While it runs"
 FILES: dict[str, str | bytes] = {
     "bad.toml": "[train\nx = 1\n",
     "twice.toml": "seed = 1\nseed = 2\n",
@@ -48,21 +47,16 @@ def lay_files(folder: Path) -> None:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def read_rows() -> Iterator[tuple[str, str, str]]:
-    """Section, command and message of every row."""
-    section = ""
+def read_rows() -> Iterator[tuple[str, str]]:
+    """Command and message of every row."""
     for line in PAGE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            section = line.removeprefix("## ")
-        elif line.startswith("| `stepwell "):
+        if line.startswith("| `stepwell "):
             command, message, _ = re.split(r"(?<!\\)\|", line.strip("|"))
-            yield section, *(cell.strip().strip("`").replace("\\|", "|") for cell in (command, message))
+            command, message = (c.strip().strip("`").replace("\\|", "|") for c in (command, message))
+            yield command, message
 
 
-ROWS = [
-    pytest.param(command, message, id=command, marks=[pytest.mark.slow] if section == SLOW else [])
-    for section, command, message in read_rows()
-]
+ROWS = [pytest.param(command, message, id=command) for command, message in read_rows()]
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +96,8 @@ def test_a_mistake_is_answered_as_the_page_says(
 def test_the_page_holds_the_mistakes_that_people_make() -> None:
     rows = list(read_rows())
     assert len(rows) >= 70
-    assert all(len(message) > 20 for _, _, message in rows)
-    assert {command.split()[1] for _, command, _ in rows} >= {
+    assert all(len(message) > 20 for _, message in rows)
+    assert {command.split()[1] for command, _ in rows} >= {
         "train",
         "eval",
         "play",

@@ -214,11 +214,11 @@ def test_the_last_line_of_a_run_has_its_figures(tmp_path: Path) -> None:
 
 
 def test_an_agent_inside_a_run_has_the_settings_of_that_run(tmp_path: Path) -> None:
-    from stepwell.cli.eval import settings_of_agent
+    from stepwell.cli.eval import find_agent_settings
 
     checkpoint = tmp_path / "run" / "checkpoints" / "best"
     checkpoint.mkdir(parents=True)
     (tmp_path / "run" / "config.toml").write_text("seed = 1\n")
-    assert settings_of_agent(str(checkpoint)) == tmp_path / "run"
-    assert settings_of_agent(str(tmp_path / "run")) == tmp_path / "run"
-    assert settings_of_agent("tiny-1m") is None
+    assert find_agent_settings(str(checkpoint)) == tmp_path / "run"
+    assert find_agent_settings(str(tmp_path / "run")) == tmp_path / "run"
+    assert find_agent_settings("tiny-1m") is None

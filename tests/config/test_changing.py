@@ -7,12 +7,12 @@ import pytest
 from stepwell.config.changing import RULES, find_changes, require_sound
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import settings_of
+from stepwell.config.schema import walk_settings
 from stepwell.core import ConfigError
 
 
 def test_every_setting_but_the_place_is_decided() -> None:
-    for setting in settings_of(RunConfig):
+    for setting in walk_settings(RunConfig):
         if setting.key not in ("name", "folder"):
             assert any(setting.key == name or setting.key.startswith(f"{name}.") for name in RULES), (
                 setting.key
@@ -20,7 +20,7 @@ def test_every_setting_but_the_place_is_decided() -> None:
 
 
 def test_every_rule_is_about_a_setting() -> None:
-    keys = [setting.key for setting in settings_of(RunConfig)]
+    keys = [setting.key for setting in walk_settings(RunConfig)]
     for name in RULES:
         assert any(key == name or key.startswith(f"{name}.") for key in keys), name
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepwell.config.loading import dump_config, load_config, parse_options
 from stepwell.config.presets import preset_names
 from stepwell.config.run import EnvConfig, RunConfig
-from stepwell.config.schema import settings_of
+from stepwell.config.schema import walk_settings
 from stepwell.config.training import TrainConfig
 from stepwell.config.writing import format_toml
 from stepwell.core import ConfigError
@@ -209,7 +209,7 @@ def test_options_of_an_env_are_read_one_by_one() -> None:
 
 
 def test_what_may_be_none_is_none_by_default_so_that_leaving_it_out_means_it() -> None:
-    for setting in settings_of(RunConfig):
+    for setting in walk_settings(RunConfig):
         assert not setting.takes_none or setting.default is None, setting.key
 
 

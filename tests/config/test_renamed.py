@@ -15,7 +15,7 @@ from stepwell.config.renamed import rename_key, rename_tables
 from stepwell.config.run import AgentConfig, RunConfig
 from stepwell.config.study import load_study
 from stepwell.core.errors import ConfigError
-from stepwell.studies.folder import known_runs
+from stepwell.studies.folder import read_known_runs
 
 OLD = '[groups]\nmode = "stream"\n[groups.simulators]\nnum_workers = 3\n'
 
@@ -69,7 +69,7 @@ def test_what_an_earlier_version_stored_is_no_change() -> None:
 
 def test_the_plan_of_an_older_study_is_read_by_the_new_names(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({"runs": {"one": {"groups.mode": "off", "seed": 1}}}))
-    assert known_runs(tmp_path) == {"one": {"workers.mode": "off", "seed": 1}}
+    assert read_known_runs(tmp_path) == {"one": {"workers.mode": "off", "seed": 1}}
 
 
 def test_only_the_first_part_of_a_key_is_a_table() -> None:

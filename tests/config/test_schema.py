@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import MARKER, field_at, settings_of, update_reference, write_reference
+from stepwell.config.schema import MARKER, field_at, update_reference, walk_settings, write_reference
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 
@@ -18,14 +18,14 @@ def test_the_configuration_page_holds_exactly_the_reference() -> None:
 
 def test_the_reference_names_every_setting_once() -> None:
     text = write_reference()
-    for setting in settings_of(RunConfig):
+    for setting in walk_settings(RunConfig):
         above = ".".join(setting.path[:-1])
         section = text.split(f"## `[{above}]`\n" if above else "## Top level\n")[1].split("\n## ")[0]
         assert section.count(f"| `{setting.path[-1]}` |") == 1, setting.key
 
 
 def test_what_a_setting_holds_is_told_in_words() -> None:
-    told = {setting.key: setting.allowed for setting in settings_of(RunConfig)}
+    told = {setting.key: setting.allowed for setting in walk_settings(RunConfig)}
     assert told["train.group_size"] == "a whole number, at least 1"
     assert told["sampling.top_p"] == "a number, above 0, at most 1"
     assert told["eval.stop_at"] == "a number, above 0, at most 1, or none"

@@ -14,7 +14,7 @@ from tests.engines.remote_engines import PROMPT, QUICK, ask, engine_for, read, s
 from stepwell.core.errors import ConfigError, ContextLengthError, EngineError, InputError
 from stepwell.core.protocols import Request, Sampled, Sampler
 from stepwell.core.step import ArrayState, FinishReason, TokenState
-from stepwell.engines.completions import detect_logprobs_mode, required_logprobs_mode
+from stepwell.engines.completions import choose_logprobs_mode, detect_logprobs_mode
 from stepwell.engines.parity import check_parity
 from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.token_stream import SampledToken, Streamer
@@ -78,9 +78,9 @@ async def test_logprobs_of_another_distribution_are_refused_with_the_servers_opt
 
 def test_settings_whose_logprobs_no_server_returns_are_refused() -> None:
     with pytest.raises(InputError, match="use temperature=1 or top_p=1"):
-        required_logprobs_mode(0.7, 0.9)
+        choose_logprobs_mode(0.7, 0.9)
     with pytest.raises(InputError, match="use 0"):
-        required_logprobs_mode(0.001, 1.0)
+        choose_logprobs_mode(0.001, 1.0)
 
 
 def test_a_mode_that_cannot_be_told_must_be_set() -> None:

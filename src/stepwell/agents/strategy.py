@@ -81,7 +81,8 @@ class Strategy:
     def __post_init__(self) -> None:
         marks = tuple(_iter_marks(self.tags))
         names = [mark.name for mark in marks if not mark.is_closing]
-        if len(set(names)) != len(names) or len(set(self.fields_of(marks))) != len(self.fields_of(marks)):
+        fields = self.list_mark_fields(marks)
+        if len(set(names)) != len(names) or len(set(fields)) != len(fields):
             raise InputError(f"strategy {self.name!r}: a tag or a field occurs twice")
         if not self.tags or self.tags[-1].holds != Field.ANSWER:
             raise InputError(f"strategy {self.name!r}: the last tag must hold the answer")
@@ -92,13 +93,13 @@ class Strategy:
         )
 
     @staticmethod
-    def fields_of(marks: tuple[TagMark, ...]) -> tuple[Field, ...]:
+    def list_mark_fields(marks: tuple[TagMark, ...]) -> tuple[Field, ...]:
         return tuple(mark.inside for mark in marks if mark.inside is not None)
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields of a reply, in order."""
-        return self.fields_of(self.marks)
+        return self.list_mark_fields(self.marks)
 
     @property
     def skeleton(self) -> str:

@@ -71,7 +71,7 @@ def recipe(
     recipe's own function. `slots` are the other settings of the table `recipe`. What is not given stays as
     the recipe has it, or as the configuration does that it is used with.
     """
-    tables = {"name": name, "credit": _table_of(credit), "loss": _table_of(loss), **slots}
+    tables = {"name": name, "credit": _read_table(credit), "loss": _read_table(loss), **slots}
     given = {key: value for key, value in tables.items() if value is not None}
     try:
         config = RecipeConfig.model_validate(given)
@@ -157,7 +157,7 @@ def _as_plain(value: Any) -> Any:
     return name_object(value) if callable(value) or isinstance(value, Recipe) else value
 
 
-def _table_of(function: FunctionLike | None) -> Mapping[str, Any] | None:
+def _read_table(function: FunctionLike | None) -> Mapping[str, Any] | None:
     if function is None or isinstance(function, Mapping):
         return function
     return {"function": function}

@@ -76,12 +76,12 @@ def run_folder(text: str) -> Path:
     folder = Path(text).expanduser()
     if (folder / RUN_FILE).is_file():
         return folder
-    beside = newest_runs(folder.parent)
+    beside = list_newest_runs(folder.parent)
     known = f" Runs there: {', '.join(map(str, beside[:5]))}" if beside else ""
     raise ConfigError(f"{text!r} is not a run folder: it has no {RUN_FILE}.{known}")
 
 
-def newest_runs(folder: Path, since: float = 0.0) -> list[Path]:
+def list_newest_runs(folder: Path, since: float = 0.0) -> list[Path]:
     """The runs in a folder that were started or resumed after a moment, the newest first."""
     files = [file for file in folder.glob(f"*/{RUN_FILE}") if file.stat().st_mtime >= since]
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]

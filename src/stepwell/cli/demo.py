@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.command import add_command, newest_runs
+from stepwell.cli.command import add_command, list_newest_runs
 
 _EXAMPLES = (
     ("stepwell demo", ""),
@@ -43,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe_resume(args: argparse.Namespace) -> str:
-    begun = newest_runs(args.folder, since=args.began) if hasattr(args, "began") else []
+    begun = list_newest_runs(args.folder, since=args.began) if hasattr(args, "began") else []
     return f"Continue, without the comparison, with: stepwell train --resume {begun[0]}" if begun else ""

@@ -199,13 +199,13 @@ def _show_robot(env: RobotEnv, out: Any) -> None:
 def _options_table(options: BaseModel) -> Any:
     from rich.table import Table
 
-    from stepwell.config.schema import settings_of
+    from stepwell.config.schema import walk_settings
     from stepwell.config.writing import format_toml
 
     table = Table(box=None, pad_edge=False)
     for heading in ("option", "holds", "now", "meaning"):
         table.add_column(heading, overflow="fold")
-    for setting in settings_of(type(options)):
+    for setting in walk_settings(type(options)):
         value = getattr(options, setting.path[0]) if len(setting.path) == 1 else setting.default
         shown = "none" if value is None else format_toml(value)
         table.add_row(setting.key, setting.allowed, shown, setting.info.description or "")

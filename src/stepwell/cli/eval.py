@@ -112,7 +112,7 @@ def _evaluate_own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
         raise ConfigError("name a run folder, a checkpoint or a model, or use --endpoint and --model")
     agent, *settings = words
     _check_agent(agent)
-    config = read_settings([*settings, *_list_flags(args)], default=settings_of_agent(agent))
+    config = read_settings([*settings, *_list_flags(args)], default=find_agent_settings(agent))
     from stepwell.runs.evaluation.evaluate import evaluate_run
     from stepwell.runs.evaluation.folders import new_eval_folder
 
@@ -244,7 +244,7 @@ def _check_agent(agent: str) -> None:
     from stepwell.policies.model_resolver import KNOWN_MODELS
 
     folder = Path(agent).expanduser()
-    if agent in KNOWN_MODELS or settings_of_agent(agent) is not None or (folder / "config.json").is_file():
+    if agent in KNOWN_MODELS or find_agent_settings(agent) is not None or (folder / "config.json").is_file():
         return
     if folder.is_dir():
         raise ConfigError(
@@ -255,7 +255,7 @@ def _check_agent(agent: str) -> None:
         raise ConfigError(f"there is no run folder {agent!r}, and no built-in model has this name{models}")
 
 
-def settings_of_agent(agent: str) -> Path | None:
+def find_agent_settings(agent: str) -> Path | None:
     """The run that a run folder or one of its checkpoints belongs to; None for any other model."""
     folder = Path(agent).expanduser()
     candidates = (folder, *folder.absolute().parents[:2])

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.command import add_command, add_settings, newest_runs, read_settings, run_folder
+from stepwell.cli.command import add_command, add_settings, list_newest_runs, read_settings, run_folder
 from stepwell.cli.summary import describe_run
 
 if TYPE_CHECKING:
@@ -176,5 +176,5 @@ def _read_for_env(env: str, settings: list[str]) -> RunConfig:
 def _describe_resume(args: argparse.Namespace) -> str:
     if args.resume:
         return f"Continue with: stepwell train --resume {args.resume}"
-    begun = newest_runs(args.folder, since=args.began) if args.folder else []
+    begun = list_newest_runs(args.folder, since=args.began) if args.folder else []
     return f"Continue with: stepwell train --resume {begun[0]}" if begun else "Nothing was trained yet."

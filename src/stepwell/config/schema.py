@@ -3,7 +3,7 @@
 Everything is read from the pydantic models, so the reference page (`docs/configuration.md`, which a test
 compares with `write_reference()`), the errors of `loading.py` and the models always agree.
 
-    settings_of(RunConfig)              every setting with its dotted path, in order
+    walk_settings(RunConfig)              every setting with its dotted path, in order
     field_at(RunConfig, ("train",))     what a path names: a table, a setting, or nothing
     suggest_key(RunConfig, path)        the name that was probably meant
     describe_problem(RunConfig, found)  a problem with a value, in words
@@ -75,7 +75,7 @@ class Setting:
         return str in _union_members(self.info.annotation)
 
 
-def settings_of(
+def walk_settings(
     model: type[BaseModel], above: tuple[str, ...] = (), defaults: BaseModel | None = None
 ) -> Iterator[Setting]:
     """Every setting of a model and of the tables in it, in the order they are declared.
@@ -84,14 +84,14 @@ def settings_of(
     """
     defaults = model() if defaults is None else defaults
     for name, info in model.model_fields.items():
-        path, value, table = (*above, name), getattr(defaults, name), table_of(info)
+        path, value, table = (*above, name), getattr(defaults, name), find_table_model(info)
         if table is None or _is_optional(info):
             yield Setting(path, info, value)
         if table is not None:
-            yield from settings_of(table, path, value)
+            yield from walk_settings(table, path, value)
 
 
-def table_of(info: FieldInfo) -> type[BaseModel] | None:
+def find_table_model(info: FieldInfo) -> type[BaseModel] | None:
     """The model of a field that is a table, including an optional one."""
     for kind in _union_members(info.annotation):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -105,7 +105,7 @@ def field_at(model: type[BaseModel], path: Sequence[str]) -> Setting | None:
         info = model.model_fields.get(name)
         if info is None:
             return None
-        table = table_of(info)
+        table = find_table_model(info)
         if table is None or depth == len(path) - 1:
             return Setting(tuple(path[: depth + 1]), info, info.get_default(call_default_factory=True))
         model = table
@@ -136,7 +136,7 @@ def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
 
     `train.learnig_rate` -> `; did you mean train.optimizer.learning_rate?`. Equally near ones are all named.
     """
-    keys = [setting.path for setting in settings_of(model)]
+    keys = [setting.path for setting in walk_settings(model)]
     known = dict.fromkeys(key[:depth] for key in keys for depth in range(1, len(key) + 1))
     scores = {key: _measure_likeness(tuple(path), key) for key in known}
     best = max(scores.values())
@@ -166,7 +166,7 @@ def _write_sections(model: type[BaseModel], above: tuple[str, ...], defaults: Ba
     yield "|---|---|---|---|"
     tables = []
     for name, info in model.model_fields.items():
-        path, value, table = (*above, name), getattr(defaults, name), table_of(info)
+        path, value, table = (*above, name), getattr(defaults, name), find_table_model(info)
         if table is not None:
             tables.append((table, path, table() if value is None else value))
         if table is None or _is_optional(info):
@@ -177,7 +177,7 @@ def _write_sections(model: type[BaseModel], above: tuple[str, ...], defaults: Ba
 
 
 def _write_row(setting: Setting) -> str:
-    table = table_of(setting.info)
+    table = find_table_model(setting.info)
     held = f"table `[{setting.key}]`, or none" if table else setting.allowed
     cells = (
         f"`{setting.path[-1]}`",

@@ -61,7 +61,7 @@ def find_nearest(given: str, known: Iterable[str]) -> list[str]:
 def measure_likeness(given: str, name: str) -> float:
     """The likeness of a typed name and a known one, from 0 to 1 (equal up to capitals)."""
     whole = _compare(given, name)
-    return max([whole, *(_OF_WORDS * _compare(given, words) for words in _words_of(name))])
+    return max([whole, *(_OF_WORDS * _compare(given, words) for words in _split_name(name))])
 
 
 def describe_missing_module(name: str) -> str:
@@ -72,7 +72,7 @@ def describe_missing_module(name: str) -> str:
     return f"the module {name!r} is not installed: {install}"
 
 
-def _words_of(name: str) -> list[str]:
+def _split_name(name: str) -> list[str]:
     """Runs of adjacent words of the name, three letters or more: `held`, `held_out`, `out`, ..."""
     spans = [found.span() for found in re.finditer(r"[^\W_]+", name)]
     runs = [name[start:end] for i, (start, _) in enumerate(spans) for _, end in spans[i:]]

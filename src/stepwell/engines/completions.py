@@ -8,7 +8,7 @@ the server saw exactly the prompt that was sent, gave one finite logprob per tok
 for a known reason.
 
 The server decides which logprobs it returns, and a step needs those of the temperature-scaled,
-untruncated distribution. vLLM has two modes; `required_logprobs_mode` says which one is right:
+untruncated distribution. vLLM has two modes; `choose_logprobs_mode` says which one is right:
 
 | temperature  | top_p | `raw` (unscaled, untruncated) | `processed` (scaled, truncated) |
 |--------------|-------|-------------------------------|---------------------------------|
@@ -45,7 +45,7 @@ _LEAST_LOGPROB = -9999.0  # servers write this for minus infinity
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def required_logprobs_mode(temperature: float, top_p: float) -> Mode | None:
+def choose_logprobs_mode(temperature: float, top_p: float) -> Mode | None:
     """Return the mode with the logprobs that a step needs; None if both have them, an error if none has."""
     if 0.0 < temperature < LEAST_TEMPERATURE:
         raise InputError(

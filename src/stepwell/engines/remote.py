@@ -160,7 +160,7 @@ class RemoteEngine:
     async def check_logprobs(self, request: Request) -> None:
         """Refuse parameters for which the server returns other logprobs than a step needs."""
         params = request.params
-        needed = completions.required_logprobs_mode(params.temperature, params.top_p)
+        needed = completions.choose_logprobs_mode(params.temperature, params.top_p)
         if needed is None:
             return
         if self._mode is None:

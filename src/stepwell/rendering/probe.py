@@ -81,7 +81,7 @@ def probe_template(
 
     system = note_problem("system messages", _writes_system(template))
     tools = note_problem("tools", _writes_tools(template))
-    written_call = _written_call(template, (_TOOL,) if tools else ())
+    written_call = _write_example_call(template, (_TOOL,) if tools else ())
     tool_calls = note_problem(
         "tool calls", None if "horizon" in written_call else "the template leaves out tool calls"
     )
@@ -136,7 +136,7 @@ def _tool_dialogue() -> tuple[Message, ...]:
     return (Message.user("What color is the sky?"), calls, Message.tool("it is blue", _CALL))
 
 
-def _written_call(template: ChatTemplate, tools: Sequence[ToolSchema]) -> str:
+def _write_example_call(template: ChatTemplate, tools: Sequence[ToolSchema]) -> str:
     """How the template writes a tool call; empty if it cannot."""
     asked, calls, _ = _tool_dialogue()
     try:

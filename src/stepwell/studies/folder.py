@@ -88,7 +88,7 @@ def adopt_folder(folder: Path, runs: Sequence[PlannedRun], quick: bool, restart:
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "results.json").unlink(missing_ok=True)
     elif file.exists():
-        if difference := _list_differences(known_runs(folder), wanted):
+        if difference := _list_differences(read_known_runs(folder), wanted):
             raise ConfigError(
                 f"{folder} holds a study with other settings: {'; '.join(difference)}. "
                 "Give another --folder, or --restart to delete its runs"
@@ -98,7 +98,7 @@ def adopt_folder(folder: Path, runs: Sequence[PlannedRun], quick: bool, restart:
     atomic_write(file, json.dumps({"quick": quick, "runs": wanted}, indent=1) + "\n")
 
 
-def known_runs(folder: Path) -> dict[str, Any]:
+def read_known_runs(folder: Path) -> dict[str, Any]:
     """Settings of the runs that earlier sessions planned, by name."""
     file = folder / "plan.json"
     if not file.exists():

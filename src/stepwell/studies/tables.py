@@ -233,7 +233,7 @@ def _make_credit(results: Results, env: str) -> StudyTable | None:
     ]
     plots = []
     for what, title in (("advantage", "mean |A|"), ("explained", "explained variance")):
-        lines = {variant: _steps_of(found, what) for variant, found in runs.items()}
+        lines = {variant: _average_steps(found, what) for variant, found in runs.items()}
         plots += _make_panels(results, env, f"credit-{what}", f"{title} by step", "step", lines)
     note = (
         "Means over the updates that change the policy. Clipped: share of terms whose ratio was cut. "
@@ -250,7 +250,7 @@ def _title_credit(name: str) -> str:
     return f"|A| step {int(place[5:])}" if what == "advantage" else f"{what}, {place}"
 
 
-def _steps_of(found: Sequence[dict[str, float]], what: str) -> list[tuple[int, float]]:
+def _average_steps(found: Sequence[dict[str, float]], what: str) -> list[tuple[int, float]]:
     """(step, mean over seeds) of one kind of figure."""
     names = sorted({name for one in found for name in one if name.startswith(f"{what}/step_")})
     points = [(int(name[-2:]), _mean_known(one.get(name) for one in found)) for name in names]

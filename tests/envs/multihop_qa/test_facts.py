@@ -13,7 +13,7 @@ import pytest
 
 from stepwell.core import ConfigError
 from stepwell.envs.multihop_qa.facts import Collection, MultihopQuestion, open_collection
-from stepwell.envs.multihop_qa.facts.collection import DEPTH, cached_collection, keep_sound_questions
+from stepwell.envs.multihop_qa.facts.collection import DEPTH, keep_sound_questions, load_cached_collection
 from stepwell.envs.multihop_qa.facts.composer import Bridge, Comparison, Composer, Intersection
 from stepwell.envs.multihop_qa.facts.graph import FactGraph, Node, make_key
 from stepwell.envs.multihop_qa.facts.packages import package_file
@@ -123,8 +123,8 @@ def test_a_collection_is_read_from_the_cache_as_it_was_built(tmp_path: Path) -> 
     made = Collection(
         "x", [Document("1", "é", "t")], [MultihopQuestion("q", ("a",), (("1",),), "bridge", False)]
     )
-    first = cached_collection("x", "0", lambda: made, tmp_path)
-    again = cached_collection("x", "0", lambda: pytest.fail("built twice"), tmp_path)
+    first = load_cached_collection("x", "0", lambda: made, tmp_path)
+    again = load_cached_collection("x", "0", lambda: pytest.fail("built twice"), tmp_path)
     assert again.questions == first.questions == made.questions
     assert again.documents == made.documents
     assert again.compute_digest() == made.compute_digest()
@@ -132,13 +132,13 @@ def test_a_collection_is_read_from_the_cache_as_it_was_built(tmp_path: Path) -> 
 
 def test_a_collection_that_was_changed_is_built_again(tmp_path: Path) -> None:
     made = Collection("x", [Document("1", "t", "t")], [MultihopQuestion("q", ("a",), (("1",),))])
-    cached_collection("x", "0", lambda: made, tmp_path)
+    load_cached_collection("x", "0", lambda: made, tmp_path)
     (path,) = (tmp_path / "facts").glob("*.gz")
     stored = json.loads(gzip.decompress(path.read_bytes()))
     stored["collection"]["questions"][0]["answers"] = ["b"]
     path.write_bytes(gzip.compress(json.dumps(stored).encode()))
     with pytest.warns(UserWarning, match="content has changed"):
-        assert cached_collection("x", "0", lambda: made, tmp_path).questions == made.questions
+        assert load_cached_collection("x", "0", lambda: made, tmp_path).questions == made.questions
 
 
 def test_unknown_collections_are_refused() -> None:

@@ -116,7 +116,7 @@ def test_a_transition_is_the_normal_distribution_of_torch() -> None:
 
 def test_only_executed_actions_count() -> None:
     rows = torch.arange(12.0).view(1, 2, 6).expand(3, 2, 6)
-    assert flow.executed_sum(rows, torch.tensor([1, 3, 6])).tolist() == [
+    assert flow.sum_executed(rows, torch.tensor([1, 3, 6])).tolist() == [
         [0.0, 6.0], [3.0, 21.0], [15.0, 51.0],
     ]  # fmt: skip
 

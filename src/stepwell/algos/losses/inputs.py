@@ -100,12 +100,12 @@ class LossInputs:
         return LossInputs(
             part,
             policy_logprobs,
-            pairs=self._pairs_of(chosen),
+            pairs=self._select_pairs(chosen),
             minibatch=replace(whole, trajectories=own),
             **fields,
         )
 
-    def _pairs_of(self, chosen: Tensor) -> Tensor | None:
+    def _select_pairs(self, chosen: Tensor) -> Tensor | None:
         """The pairs among the chosen steps, renumbered."""
         if self.pairs is None:
             return None

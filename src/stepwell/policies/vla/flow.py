@@ -90,7 +90,7 @@ def _log_density(x: Tensor, centre: Tensor, width: Tensor) -> Tensor:
     return each.sum(dim=-1)
 
 
-def executed_sum(rows: Tensor, num_actions: Tensor) -> Tensor:
+def sum_executed(rows: Tensor, num_actions: Tensor) -> Tensor:
     """Sum the first `num_actions` [B] actions of `rows` [B, K, C]. Returns [B, K]."""
     place = torch.arange(rows.shape[-1], device=rows.device)
     return torch.where(place < num_actions[:, None, None], rows, 0.0).sum(dim=-1)

@@ -155,7 +155,7 @@ class FlowHead(nn.Module):
         entropies = flow.transition_entropies(
             actions.num_actions, self.action_dim, temperatures=actions.temperatures, **self._sde
         )
-        return flow.executed_sum(rows, actions.num_actions).flatten(), entropies.flatten()
+        return flow.sum_executed(rows, actions.num_actions).flatten(), entropies.flatten()
 
     @property
     def _sde(self) -> dict[str, Any]:

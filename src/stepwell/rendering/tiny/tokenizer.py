@@ -43,13 +43,19 @@ def build_tokenizer() -> Any:
         pad_token=END_OF_TEXT,
         model_max_length=TINY_CONTEXT,
         clean_up_tokenization_spaces=False,
-        chat_template=_shipped_text("chat.jinja").strip(),
+        chat_template=_read_packaged_text("chat.jinja").strip(),
     )
 
 
 def tokenizer_digest() -> str:
     """Changes whenever the tokenizer would: part of the key under which tiny models are cached."""
-    parts = (_shipped_text("corpus.txt"), _shipped_text("chat.jinja"), _PIECE, *single_tokens(), *TAG_TOKENS)
+    parts = (
+        _read_packaged_text("corpus.txt"),
+        _read_packaged_text("chat.jinja"),
+        _PIECE,
+        *single_tokens(),
+        *TAG_TOKENS,
+    )
     return hashlib.sha256("\0".join((*parts, str(TINY_VOCAB_SIZE))).encode()).hexdigest()[:12]
 
 
@@ -97,7 +103,7 @@ def _train_merges(size: int) -> tuple[list[str], list[tuple[str, str]]]:
     tokenizer = _with_splitting(Tokenizer(models.BPE()))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(_shipped_text("corpus.txt").splitlines(keepends=True), trainer)
+    tokenizer.train_from_iterator(_read_packaged_text("corpus.txt").splitlines(keepends=True), trainer)
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     return alphabet, [(left, right) for left, right in merges]
 
@@ -123,5 +129,5 @@ def _as_bytes(text: str) -> str:
     return "".join(piece for piece, _ in pieces)
 
 
-def _shipped_text(name: str) -> str:
+def _read_packaged_text(name: str) -> str:
     return resources.files("stepwell.rendering.tiny").joinpath(name).read_text(encoding="utf-8")

@@ -332,23 +332,23 @@ class _Reader:
             if not negated and self.distance is not None and self.distance.axis == FAR:
                 toward = (*toward, Direction(FAR, 0, self.distance.number))
             for subject in judged if toward else ():
-                for seen_from in self._seen_from(clause, subject):
+                for seen_from in self._find_viewpoints(clause, subject):
                     parts = _split_directions(subject, toward, clause.is_straight)
                     for part in parts:
-                        one = self._one_of(subject) if len(parts) > 1 else subject
+                        one = self._pick_one(subject) if len(parts) > 1 else subject
                         self.claims.append(Claim(one, part, seen_from, negated or subject.is_none))
 
     def _claim_places(self, clause: _Clause, judged: list[Mention]) -> None:
         for item in clause.places:
             for subject in judged:
-                one = self._one_of(subject) if subject.many == 0 else subject
+                one = self._pick_one(subject) if subject.many == 0 else subject
                 self.claims.append(PlaceClaim(one, item.place, item.is_counted))
 
-    def _one_of(self, subject: Mention) -> Mention:
+    def _pick_one(self, subject: Mention) -> Mention:
         """One of several things, as a separate mention."""
         return replace(subject, serial=-1 - len(self.claims), many=1)
 
-    def _seen_from(self, clause: _Clause, subject: Mention) -> list[Mention]:
+    def _find_viewpoints(self, clause: _Clause, subject: Mention) -> list[Mention]:
         if clause.objects:
             return [thing for thing in clause.objects if thing.kind != OTHER and thing != subject]
         if len(clause.subjects) > 1 and all(one.sign == 0 for one in clause.toward):

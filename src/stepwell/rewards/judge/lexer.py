@@ -80,7 +80,7 @@ class _Lexer:
         if token[0] in "([":
             return (self._read_tuple,)
         if token in ("row", "column", "col"):
-            return (self._counted_place,)
+            return (self._read_counted_place,)
         if token in NUMBERS or token[0].isdigit() or token[0] == "-":
             return self._read_distance, self._read_thing
         return self._read_thing, self._read_same, self._read_word
@@ -99,7 +99,7 @@ class _Lexer:
             values = [float(number) for number in re.findall(NUMBER, token)]
             self.add(ItemKind.PLACE, place=tuple(enumerate(values)))
 
-    def _counted_place(self) -> None:
+    def _read_counted_place(self) -> None:
         """`row 2`, `column three`; both together are one place."""
         axis = {"row": ROW, "column": COLUMN, "col": COLUMN}.get(self.peek())
         value = parse_number(self.peek(1)) if self.peek(1) not in ("a", "an") else None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stepwell.core import EncodingError, EnvError
 from stepwell.envs.shop.products import Option, Product, Store, open_generated_catalogue
-from stepwell.envs.shop.products.query import MAX_WORD_CHARS, MAX_WORDS, match_all, words_of
+from stepwell.envs.shop.products.query import MAX_WORD_CHARS, MAX_WORDS, match_all, split_words
 from stepwell.envs.shop.products.store import MAX_RESULTS, open_store, write_store
 
 
@@ -102,7 +102,7 @@ def test_signs_of_the_query_language_mean_nothing(store: Store, text: str) -> No
 
 def test_a_query_with_signs_finds_what_its_words_find(store: Store) -> None:
     for text in ('"red" AND "hat"', "red* -hat", "NEAR(red, hat)", "red^hat", "title:red+hat"):
-        plain = " ".join(word for word in words_of(text) if word in ("red", "hat"))
+        plain = " ".join(word for word in split_words(text) if word in ("red", "hat"))
         assert found(store, text) == found(store, plain), text
 
 
@@ -116,7 +116,7 @@ def test_any_text_can_be_searched_for(text: str) -> None:
 
 @given(st.text(max_size=500))
 def test_words_are_few_short_and_quoted(text: str) -> None:
-    words = words_of(text)
+    words = split_words(text)
     assert len(words) <= MAX_WORDS and len(set(words)) == len(words)
     # case folding may lengthen a letter (ß becomes ss, three at most)
     assert all(word and '"' not in word and len(word) <= 3 * MAX_WORD_CHARS for word in words)
@@ -130,7 +130,7 @@ def test_the_query_language_parses_whatever_the_builder_makes() -> None:
 
     @given(st.text(min_size=1, max_size=60))
     def parses(text: str) -> None:
-        words = words_of(text)
+        words = split_words(text)
         if words:
             connection.execute("SELECT rowid FROM t WHERE t MATCH ?", (match_all(words),)).fetchall()
 

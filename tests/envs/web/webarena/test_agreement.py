@@ -30,7 +30,7 @@ from stepwell.envs.web.webarena.site_functions import list_functions
 from stepwell.envs.web.webarena.sites import fill_urls
 from stepwell.envs.web.webarena.task import OR, read_task
 from stepwell.envs.web.webarena.urls import judge_url
-from stepwell.envs.web.webarena.words import split_words
+from stepwell.envs.web.webarena.word_splitter import split_words
 
 Entry = Mapping[str, Any]
 WITH_CHOICE = {"65 |OR| 3"}  # a choice inside an answer, which the package looks for as it stands

@@ -19,7 +19,7 @@ from stepwell.envs.web.webarena.model_matcher import ModelMatcher, ModelMatcherC
 from stepwell.envs.web.webarena.rule_matcher import RuleMatcher, extract_facts
 from stepwell.envs.web.webarena.task import Rules, WebArenaTask
 from stepwell.envs.web.webarena.urls import judge_url
-from stepwell.envs.web.webarena.words import split_words
+from stepwell.envs.web.webarena.word_splitter import split_words
 
 
 def make_task(rules: Rules = "webarena", **references: Any) -> WebArenaTask:

@@ -58,7 +58,7 @@ class Collection:
         return content_hash(_to_plain(self))
 
 
-def cached_collection(
+def load_cached_collection(
     name: str, digest: str, build: Callable[[], Collection], root: Path | None = None
 ) -> Collection:
     """The collection of a name, built where the cache does not hold that of these inputs."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 from stepwell.core.errors import ConfigError
 from stepwell.core.ids import content_hash
 from stepwell.envs.multihop_qa.facts import atlas, codes, nuclides
-from stepwell.envs.multihop_qa.facts.collection import Collection, cached_collection
+from stepwell.envs.multihop_qa.facts.collection import Collection, load_cached_collection
 
 MAKING = 1  # raised when collections change, so that older files are not read
 SOURCES: dict[str, tuple[Callable[[], list[str]], Callable[[], Collection]]] = {
@@ -31,4 +31,4 @@ def open_collection(name: str) -> Collection:
     if name not in SOURCES:
         raise ConfigError(f"there is no collection {name!r}; known: {', '.join(SOURCES)}")
     inputs, build = SOURCES[name]
-    return cached_collection(name, content_hash([MAKING, inputs()])[:16], build)
+    return load_cached_collection(name, content_hash([MAKING, inputs()])[:16], build)

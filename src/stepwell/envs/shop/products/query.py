@@ -16,10 +16,10 @@ _MAX_READ_CHARS = 4096
 _WORD = re.compile(r"[^\W_]+")
 
 
-def words_of(text: str) -> tuple[str, ...]:
+def split_words(text: str) -> tuple[str, ...]:
     """The distinct words of a text in order, at most `MAX_WORDS`.
 
-    >>> words_of('Red "shoes" OR red* -hat')
+    >>> split_words('Red "shoes" OR red* -hat')
     ('red', 'shoes', 'or', 'hat')
     """
     found: dict[str, None] = {}

@@ -26,7 +26,7 @@ from typing import Any
 from stepwell.core.errors import EncodingError, EnvError
 from stepwell.core.ids import hash_bytes
 from stepwell.envs.shop.products.product import Product, list_texts
-from stepwell.envs.shop.products.query import match_all, words_of
+from stepwell.envs.shop.products.query import match_all, split_words
 
 FORMAT = 1
 MAX_RESULTS = 50
@@ -98,7 +98,7 @@ class Store:
         (self.num_goals,) = self._query_rows("SELECT count(*) FROM goals")[0]
         self.search = lru_cache(maxsize=20_000)(self._search_products)
         self.product = lru_cache(maxsize=20_000)(self._read_product)
-        self.number_of = lru_cache(maxsize=20_000)(self._number_of)
+        self.number_of = lru_cache(maxsize=20_000)(self._find_number)
         self._num_with = lru_cache(maxsize=50_000)(self._count_products)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Store:
@@ -120,7 +120,7 @@ class Store:
         return str(rows[0][0])
 
     def _search_products(self, text: str) -> SearchResult:
-        words = words_of(text)
+        words = split_words(text)
         known = self._choose_words(words)
         found: dict[int, None] = {}
         for count in range(len(known), 0, -1):
@@ -145,7 +145,7 @@ class Store:
         (count,) = self._query_rows("SELECT count(*) FROM words WHERE words MATCH ?", (match_all([word]),))[0]
         return int(count)
 
-    def _number_of(self, name: str) -> int | None:
+    def _find_number(self, name: str) -> int | None:
         """The number of a product by its id, large or small letters; None if there is none."""
         rows = self._query_rows("SELECT number FROM products WHERE id = ?", (_to_plain(name),))
         return int(rows[0][0]) if rows else None

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from stepwell.envs.web.webarena.task import NOT_ACHIEVABLE, OR, Rules, WebArenaTask
-from stepwell.envs.web.webarena.words import split_words
+from stepwell.envs.web.webarena.word_splitter import split_words
 
 _INEQUALITY = re.compile(r"\s*(<=|>=|==|<|>)\s*(-?[\d.]+)\s*")
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
