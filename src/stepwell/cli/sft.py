@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--epochs", type=int, default=3, help="passes over the chats (3)")
     parser.add_argument("--batch-size", type=int, default=8, help="chats per update (8)")
     parser.add_argument("--learning-rate", type=float, default=2e-5, help="learning rate of AdamW (2e-5)")
-    parser.add_argument("--max-updates", type=int, help="stop after so many updates")
+    parser.add_argument("--max-updates", type=int, help="stop after this many updates")
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of the order of chats and of new weights (0)"
     )

@@ -26,7 +26,7 @@ class EnvServiceConfig(ServiceConfig):
     max_sessions: int = Field(1024, ge=1, description="environments open at once, of all callers")
     max_sessions_per_key: int = Field(1024, ge=1, description="environments open at once, of one caller")
     session_timeout_s: float = Field(
-        600.0, gt=0, description="an environment without a call or heartbeat for so long is closed"
+        600.0, gt=0, description="an environment is closed after this long without a call or heartbeat"
     )
     call_timeout_s: float = Field(
         120.0, gt=0, description="an environment that takes longer for one call is given up"

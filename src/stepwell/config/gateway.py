@@ -33,7 +33,7 @@ class GatewayConfig(ServiceConfig):
     channel: Literal["train", "eval", "user"] = Field(
         "train", description="channel of sessions that name none"
     )
-    silent_timeout_s: float = Field(900.0, gt=0, description="a session without calls for so long is over")
+    silent_timeout_s: float = Field(900.0, gt=0, description="a session ends after this long without calls")
     on_silence: Literal["truncated", "agent_error"] = Field(
         "truncated", description="how a session ends that fell silent"
     )

@@ -55,7 +55,7 @@ class CallTimes(Settings):
 
 
 class SimulatorTimes(CallTimes):
-    """A step of so many environments of one batch."""
+    """A step of this many environments of one batch."""
 
     device: float = Field(0.0, ge=0, le=1, description="share of its accelerator; 0: physics on the cores")
     reset_s: float = Field(0.0, ge=0, description="of one environment")
@@ -63,11 +63,11 @@ class SimulatorTimes(CallTimes):
 
 
 class GeneratorTimes(CallTimes):
-    """An inference call of so many samples."""
+    """An inference call of this many samples."""
 
 
 class TrainerTimes(CallTimes):
-    """An update from so many steps on one device, all its passes included."""
+    """An update from this many steps on one device, all its passes included."""
 
     stale_share: float = Field(
         0.0, ge=0, description="what is added for data that are versions behind: logprobs of present weights"

@@ -3,7 +3,7 @@
     name = "recipes"                       a study is environments x variants x seeds
     base = "frozenlake"                    a preset, or a TOML file beside this one; optional
     seeds = [0, 1, 2]
-    env_steps = 200_000                    every run ends after so many environment steps
+    env_steps = 200_000                    every run ends after this many environment steps
 
     [settings]                             for all runs, on top of the base
     train.tasks_per_update = 128
@@ -302,7 +302,7 @@ def _run_config(
 
 
 def _count_tasks(rollouts: int, config: RunConfig) -> int:
-    """Tasks of an update that make so many trajectories with this group size."""
+    """Tasks of an update that make this many trajectories with this group size."""
     num_tasks, rest = divmod(rollouts, config.train.group_size)
     if rest or not num_tasks:
         raise ConfigError(

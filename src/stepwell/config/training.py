@@ -51,7 +51,7 @@ class WarmStartConfig(Settings):
     )
     epochs: int = Field(1, ge=1, description="passes over the demonstrations")
     batch_size: int = Field(64, ge=1, description="demonstrations per update")
-    max_updates: int | None = Field(None, ge=1, description="stop after so many; None: after the epochs")
+    max_updates: int | None = Field(None, ge=1, description="stop after this many; None: after the epochs")
     stop_at: float | None = Field(
         None, gt=0, le=1, description="stop once this share of training tasks is solved, decoded as in eval"
     )
@@ -127,11 +127,11 @@ class TrainConfig(Settings):
     guard: GuardConfig = Field(default_factory=GuardConfig)
     max_grad_norm: float = Field(1e4, gt=0, description="above it the update counts as exploding")
     max_env_steps: int | None = Field(
-        None, ge=1, description="end training after so many actions in the environment"
+        None, ge=1, description="end training after this many actions in the environment"
     )
     max_seconds: float | None = Field(None, gt=0, description="end training after this time")
     max_silent_updates: int = Field(
-        20, ge=0, description="end training after so many updates in a row with almost no action; 0: never"
+        20, ge=0, description="end training after this many updates in a row with almost no action; 0: never"
     )
     max_env_retries: int = Field(2, ge=0, description="retries of an episode after a failure of the system")
     episode_timeout_s: float | None = Field(None, gt=0, description="longer episodes are truncated")

@@ -26,7 +26,7 @@ class WorkerServiceConfig(ServiceConfig):
     num_threads: int | None = Field(None, ge=1, description="of each generator; None: torch's choice")
     max_workers: int = Field(16, ge=1, description="processes at once, of all callers")
     max_envs: int = Field(4096, ge=1, description="environments of one simulator")
-    lease_s: float = Field(120.0, gt=0, description="a worker whose run is silent for so long is ended")
+    lease_s: float = Field(120.0, gt=0, description="a worker is ended when its run is silent for this long")
 
     max_body_bytes: int = Field(16 * 2**30, ge=1024, description="largest request; weights make it large")
     body_timeout_s: float = Field(600.0, gt=0, description="how long a client may take to send a body")

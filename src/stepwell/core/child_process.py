@@ -119,7 +119,7 @@ class ChildProcess:
         return self.exit_code is not None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end at most so long; whether it has ended."""
+        """Wait for its end at most this long; whether it has ended."""
         until = time.monotonic() + timeout_s
         while not self.has_died() and time.monotonic() < until:
             time.sleep(_POLL_S)

@@ -137,7 +137,7 @@ def detectable_difference(
 
 
 def student_quantile(share: float, freedom: int) -> float:
-    """The value below which Student's t with so many degrees of freedom lies with probability `share`.
+    """The value below which Student's t with this many degrees of freedom lies with probability `share`.
 
     >>> round(student_quantile(0.975, 2), 3), round(student_quantile(0.975, 1000), 2)
     (4.303, 1.96)

@@ -130,7 +130,7 @@ def _list_segments(paths: Paths) -> tuple[Tensor, Tensor, int, int]:
 
 
 def _build_paths(layout: TreeLayout, most_keys: float | None = None) -> Paths | None:
-    """The layout's paths, or None if they hold more than so many keys per token."""
+    """The layout's paths, or None if they hold more than this many keys per token."""
     runs = list(layout.runs)
     if layout.num_tokens > runs[-1][1]:
         runs.append((runs[-1][1], layout.num_tokens, ()))  # padding is its own run

@@ -57,7 +57,7 @@ class ActivationSize:
         return logits + self.vocabulary * self.width * (4 + self.unit)
 
     def predict_bytes(self, tokens: float, rows: float) -> float:
-        """Activations at the peak of a pass over so many tokens, with logits at `rows` of them."""
+        """Activations at the peak of a pass over this many tokens, with logits at `rows` of them."""
         per_token = self.count_kept_bytes() + self.count_passing_bytes()
         return tokens * per_token + self.count_head_bytes(rows)
 

@@ -31,7 +31,7 @@ from stepwell.rollout.episode import Episode
 from stepwell.rollout.jobs import Job, RolloutResult
 
 MIN_IN_A_ROW = 8
-"""A rollout gives up after so many failed episodes in a row; never before twice its environments."""
+"""A rollout gives up after this many failed episodes in a row; never before twice its environments."""
 
 
 class ChatRollout:

@@ -203,7 +203,7 @@ def _cycle_shuffled(places: Sequence[int], seed: list[int]) -> Iterator[int]:
 
 
 def _cut_batch(shown: Sequence[LabelledPrompt], token_budget: int) -> Iterator[list[LabelledPrompt]]:
-    """Parts of a batch of at most so many tokens each; their gradients are summed."""
+    """Parts of a batch of at most this many tokens each; their gradients are summed."""
     part: list[LabelledPrompt] = []
     num_tokens = 0
     for one in shown:

@@ -48,7 +48,7 @@ class RankPeer:
         return not readable
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for its end at most so long."""
+        """Wait for its end at most this long."""
         if self.process is not None:
             self.process.wait(timeout_s)
 

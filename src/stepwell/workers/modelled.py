@@ -219,7 +219,7 @@ def run_modelled(
     stale_data: str = "drop",
     on_start: StartHook | None = None,
 ) -> ModelledRun:
-    """Play and train for so many updates, from the first reset to the end of the last update."""
+    """Play and train for this many updates, from the first reset to the end of the last update."""
     return run_virtually(lambda: _run_updates(model, mode, num_updates, stale_data, on_start))
 
 
@@ -253,7 +253,7 @@ class ModelledTrainer:
         self._loads = [model.find_loads("trainer", rank) for rank in range(model.num_ranks)]
 
     async def update(self, num_steps: int, num_stale: int) -> None:
-        """Learn from so many steps; so many of them are versions behind."""
+        """Learn from this many steps, of which some are versions behind."""
         for seconds in self._model.time_update(num_steps, num_stale, self._latency):
             if len(self._loads) == 1:
                 await self._devices.work(seconds, "trainer", self._loads[0])

@@ -70,11 +70,11 @@ class ModelledHardware:
         return {}
 
     def time_step(self, count: int, latency: Latency) -> float:
-        """Seconds of a simulator for one turn of so many environments."""
+        """Seconds of a simulator for one turn of this many environments."""
         return self.simulator * self.num_simulators / self.num_envs * latency.draw_sum(count)
 
     def time_reset(self, count: int) -> float:
-        """Seconds of a simulator for so many resets."""
+        """Seconds of a simulator for this many resets."""
         return 0.0
 
     def time_sample(self, count: int, latency: Latency) -> float:
@@ -101,7 +101,7 @@ class ModelledHardware:
         return 0.0
 
     def time_driver(self, count: int) -> float:
-        """Seconds of the driving process for one turn of so many environments."""
+        """Seconds of the driving process for one turn of this many environments."""
         return 0.0
 
     @property

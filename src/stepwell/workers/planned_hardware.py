@@ -28,7 +28,7 @@ from stepwell.workers.shared_devices import SharedDevices
 
 CONTROLLER = "controller"
 MAX_PIECES = 8
-"""An update is modelled in at most so many pieces, whatever the number of its optimizer steps."""
+"""An update is modelled in at most this many pieces, whatever the number of its optimizer steps."""
 
 
 def find_machine(device: str) -> str:

@@ -57,7 +57,7 @@ class SharedDevices:
         self._resources.setdefault(name, _Resource(capacity, switch_s, background))
 
     async def work(self, seconds: float, kind: str, loads: Mapping[str, float]) -> None:
-        """Work of so many seconds at full speed; `loads` is what it occupies of which resource."""
+        """Work of this many seconds at full speed; `loads` is what it occupies of which resource."""
         used = {self._resources[name]: load for name, load in loads.items() if load > 0}
         for resource in used:
             if resource.switch_s and resource.last_kind not in ("", kind):

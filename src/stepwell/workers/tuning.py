@@ -232,7 +232,7 @@ async def tune_queue(
 async def _watch_turns(
     driver: EpisodeDriver, num_turns: float, poll_s: float, tuner: Tuner, *, patience: float
 ) -> float:
-    """Turns per unit of time, over so many turns or until it is hopeless.
+    """Turns per unit of time, over this many turns or until it is hopeless.
 
     `patience` is the share of these turns that the best settings could have made before a trial is judged.
     """

@@ -77,7 +77,7 @@ async def find_model_name(client: ServerClient, wanted: str | None) -> str:
 
 
 def read_numbers(values: Any, count: int, where: str) -> list[float]:
-    """Check that a server returned so many finite logprobs."""
+    """Check that a server returned this many finite logprobs."""
     if not isinstance(values, list) or len(values) != count:
         found = len(values) if isinstance(values, list) else "none"
         raise EngineError(f"{where} returned {found} logprobs of {count} tokens; is it a recent version?")

@@ -91,7 +91,7 @@ class VectorRobotEnv(RobotEnv):
 
     @abstractmethod
     def open_simulator(self, size: int) -> VectorSimulator:
-        """A simulator of so many scenes under this environment's options."""
+        """A simulator of this many scenes under this environment's options."""
 
     @classmethod
     def join_places(cls, envs: Sequence[Self]) -> None:

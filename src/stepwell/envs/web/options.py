@@ -41,7 +41,7 @@ class WebOptions(Settings):
     )
     world: int = Field(0, ge=0, lt=2**31, description="seed of the data in our own sites")
     num_worlds: int = Field(
-        1, ge=1, le=64, description="tasks are of so many worlds, from `world` on: each has other data"
+        1, ge=1, le=64, description="tasks come from this many worlds, from `world` on: each has other data"
     )
     webarena: WebArenaOptions = declare_host_option(
         WebArenaOptions(), description="sites, accounts, tasks and matcher of source webarena"

@@ -71,7 +71,7 @@ class Backend(Protocol):
         """Refuse an environment whose first observation the policy cannot use."""
 
     def repeat_tasks(self, tasks: Sequence[Task], num_demos: int) -> list[Task]:
-        """The tasks of so many demonstrations."""
+        """The tasks of this many demonstrations."""
 
     def demonstrate(self, tasks: list[Task], noise: float, seed: int) -> list[Trajectory]:
         """One episode of the oracle per task."""

@@ -76,7 +76,7 @@ class ControlChannel:
             return asked
 
     def wait(self, seconds: float) -> None:
-        """Wait for the next request, at most so long."""
+        """Wait for the next request, at most this long."""
         with self._changed:
             if self.is_paused and not self._asked:
                 self._changed.wait(seconds)

@@ -139,7 +139,7 @@ class BasePlan:
         return self.config.warm_start.num_demos * self.config.warm_start.demos_per_task
 
     def count_warm_updates(self, count: int) -> int:
-        """Updates of a warm start from so many demonstrations."""
+        """Updates of a warm start from this many demonstrations."""
         return count_batches(self.config.warm_start, count)
 
 

@@ -67,7 +67,7 @@ class MemoryEstimate:
         }
 
     def _count_activations(self, tokens: float, rows: float) -> float:
-        """Bytes of a microbatch of so many tokens, with logits at `rows` of them."""
+        """Bytes of a microbatch of this many tokens, with logits at `rows` of them."""
         policy, size = self.config.policy, self.size
         unit, own = _BYTES[policy.dtype], int(self.critic_kind == "own")
         kind = resolve_checkpointing(policy.gradient_checkpointing, size.width)

@@ -27,7 +27,7 @@ from stepwell.workers.staleness import Mode, compute_min_staleness
 Placement = Literal["colocated", "hybrid", "disaggregated"]
 MODES: tuple[Mode, ...] = ("sync", "rollout_async", "train_async", "stream")
 MAX_TURNS = 3000
-"""A case is modelled with about so many turns; then one modelled environment stands for several."""
+"""A case is modelled with about this many turns; then one modelled environment stands for several."""
 NUM_UPDATES = 5
 WEIGHT_SYNCS = ("overlapped", "blocking")
 
@@ -248,7 +248,7 @@ def forecast_run(
 
 
 def choose_best(rows: Sequence[Forecast], size: int) -> Forecast:
-    """The fastest case with so many devices; of nearly equal ones the one with less staleness."""
+    """The fastest case with this many devices; of nearly equal ones the one with less staleness."""
     mine = [row for row in rows if row.case.num_devices == size]
     most = max(row.turns_per_s for row in mine)
     near = [row for row in mine if row.turns_per_s >= 0.98 * most]
