@@ -3,7 +3,7 @@
     python examples/loop.py                    # five minutes on two cores
     python examples/loop.py --minutes 2 --seed 1
 
-Read it from top to bottom; it follows the way of the data:
+Read it from top to bottom; it follows the data:
 
     task ─► env ─► prompt ─► sample ─► reward ─► credit ─► packed update ─► publish ─► evaluation
 
