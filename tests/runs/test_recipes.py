@@ -1,4 +1,4 @@
-"""Every recipe trains: finite, and weights move; settings change its slots."""
+"""Every recipe trains: finite, and weights move; settings change its choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes: one choice per slot, and the combinations that the papers use.
+"""Recipes: the choices that make a method, and the combinations that the papers use.
 
     credit ──► whiten ──► loss          which advantages, how scaled, into which policy loss
     value                               how the critic is trained (None: there is none)
@@ -83,7 +83,7 @@ class KLChoice:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One choice per slot.
+    """The choices that make a method.
 
     optional_reward_parts  parts summed into the reward where the environment offers them
     whiten                 advantages are whitened over these; None leaves them as they are
@@ -110,7 +110,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         try:
-            _check_slots(self)
+            _check_choices(self)
             _check_combination(self)
         except InputError as error:
             raise ConfigError(f"recipe {self.name!r}: {error}") from error
@@ -174,7 +174,7 @@ def _loss_traits(spec: FunctionSpec) -> LossTraits:
     return traits
 
 
-def _check_slots(recipe: Recipe) -> None:
+def _check_choices(recipe: Recipe) -> None:
     """Every name is known and every argument is one the function takes."""
     if recipe.credit is not None:
         _check_arguments("credit", recipe.credit)
@@ -191,12 +191,12 @@ def _check_slots(recipe: Recipe) -> None:
     check_not_negative("entropy_coef", recipe.entropy_coef)
 
 
-def _check_arguments(slot: Kind, spec: FunctionSpec) -> None:
-    accepted = find_declaration(slot, spec.name).arguments
+def _check_arguments(kind: Kind, spec: FunctionSpec) -> None:
+    accepted = find_declaration(kind, spec.name).arguments
     for name in spec.kwargs:
         if name not in accepted:
             guess = suggest_name(name, accepted, "Its arguments")
-            raise InputError(f"{slot}: {spec.name} has no argument {name!r}{guess}")
+            raise InputError(f"{kind}: {spec.name} has no argument {name!r}{guess}")
 
 
 def _check_combination(recipe: Recipe) -> None:

@@ -62,16 +62,20 @@ def list_presets() -> tuple[str, ...]:
 
 
 def recipe(
-    name: str | Recipe, *, credit: FunctionLike | None = None, loss: FunctionLike | None = None, **slots: Any
+    name: str | Recipe,
+    *,
+    credit: FunctionLike | None = None,
+    loss: FunctionLike | None = None,
+    **choices: Any,
 ) -> RecipeConfig:
-    """A recipe with changes to its slots: `recipe("grpo", credit=my_credit, kl_coef=0.0)`.
+    """A recipe with other choices: `recipe("grpo", credit=my_credit, kl_coef=0.0)`.
 
     `credit` and `loss` are functions (declared with `sw.credit` and `sw.loss`), their names, or tables of
     arguments, `{"function": my_credit, "gamma": 0.9}`; a table without `function` changes arguments of the
-    recipe's own function. `slots` are the other settings of the table `recipe`. What is not given stays as
+    recipe's own function. `choices` are the other settings of the table `recipe`. What is not given stays as
     the recipe has it, or as the configuration does that it is used with.
     """
-    tables = {"name": name, "credit": _read_table(credit), "loss": _read_table(loss), **slots}
+    tables = {"name": name, "credit": _read_table(credit), "loss": _read_table(loss), **choices}
     given = {key: value for key, value in tables.items() if value is not None}
     try:
         config = RecipeConfig.model_validate(given)

@@ -1,4 +1,4 @@
-"""`stepwell recipes`: every recipe and what each of its slots holds."""
+"""`stepwell recipes`: every recipe and its choices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
         "recipes",
         run,
         summary="list the recipes, or show one",
-        description="A recipe is one choice per slot: credit, loss, value, KL, reward parts.",
+        description="A recipe is a set of choices: credit, loss, value, KL, reward parts.",
         examples=_EXAMPLES,
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="show this one in full; or module:NAME")
@@ -71,7 +71,7 @@ def _print_table(recipes: list[Recipe]) -> None:
         credit = recipe.credit.name if recipe.credit else "–"
         ratio = recipe.loss.kwargs.get("ratio")
         loss = f"{recipe.loss.name}, {ratio} ratio" if ratio else recipe.loss.name
-        table.add_row(recipe.name, credit, loss, *(value for _, value in _describe_slots(recipe)[2:5]))
+        table.add_row(recipe.name, credit, loss, *(value for _, value in _describe_choices(recipe)[2:5]))
     console().print(table)
     print("\nstepwell recipes NAME shows one with all its arguments; module:NAME is one of your own")
 
@@ -81,12 +81,12 @@ def _print_one(recipe: Recipe) -> None:
 
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_row("recipe", recipe.name)
-    for slot, value in _describe_slots(recipe):
-        table.add_row(slot, value)
+    for name, value in _describe_choices(recipe):
+        table.add_row(name, value)
     console().print(table)
 
 
-def _describe_slots(recipe: Recipe) -> list[tuple[str, str]]:
+def _describe_choices(recipe: Recipe) -> list[tuple[str, str]]:
     value, kl = recipe.value, recipe.kl
     optional = [f"{part} if offered" for part in recipe.optional_reward_parts]
     needs = {

@@ -218,7 +218,7 @@ class RewardConfig(Settings):
 
 
 class RecipeConfig(Settings):
-    """A recipe by name, and changes to its slots; None leaves a slot as the recipe has it."""
+    """A recipe by name, and other choices; None leaves a choice as the recipe has it."""
 
     name: ObjectName = Field(
         "steppo", description="a name of `stepwell recipes`, or `module:NAME` of your own"

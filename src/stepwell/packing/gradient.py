@@ -131,13 +131,13 @@ def _join_outputs(
     )
 
 
-def _restore_order(parts: list[Tensor | None], slots: list[Any]) -> Tensor | None:
+def _restore_order(parts: list[Tensor | None], positions: list[Any]) -> Tensor | None:
     present = [part for part in parts if part is not None]
     if not present:
         return None
     if len(present) == 1:
         return present[0]  # one microbatch keeps the order of the steps
-    places = copy_to_device(np.concatenate(slots), present[0].device)
+    places = copy_to_device(np.concatenate(positions), present[0].device)
     joined = torch.cat(present)
     return torch.empty_like(joined).index_copy(0, places, joined)
 
@@ -196,9 +196,9 @@ def _pull_shares(
     parts, shares = [], []
     for kind, part, whole in zip(kinds, outputs.list_present(), pulls, strict=True):
         if part.requires_grad:  # a microbatch of value-only steps has no logprobs
-            slots = values if kind == "values" else tokens
+            positions = values if kind == "values" else tokens
             parts.append(part)
-            shares.append(whole[copy_to_device(slots, whole.device)])
+            shares.append(whole[copy_to_device(positions, whole.device)])
     torch.autograd.backward(parts, shares)
 
 

@@ -1,4 +1,4 @@
-"""A recipe as settings describe it: its name, and changes to its slots.
+"""A recipe as settings describe it: its name, and other choices.
 
     [recipe]
     name = "grpo"                           # or "my_module:RECIPE"
@@ -6,7 +6,7 @@
     function = "my_module:my_credit"        # or a built-in name; without it, the recipe's own
     gamma = 0.9                             # an argument of that function
 
-Another credit function starts from its own defaults. The slots that depend on the function or on an argument
+Another credit function starts from its own defaults. Choices that depend on the function or an argument
 (where it reads the critic) follow its declaration (`Recipe.with_credit`).
 """
 
@@ -25,7 +25,7 @@ _PLAIN = ("entropy_coef", "value_coef", "reward_parts", "bootstrap_truncated")
 
 
 def resolve_recipe(config: RecipeConfig) -> Recipe:
-    """The recipe that settings name, with the changes that they make to its slots."""
+    """The recipe that settings name, with the choices that they change."""
     try:
         recipe = find_recipe(config.name)
     except ConfigError as error:
@@ -43,19 +43,19 @@ def resolve_recipe(config: RecipeConfig) -> Recipe:
     return recipe.with_credit(_change_function("credit", recipe, config.credit), **changes)
 
 
-def _change_function(slot: Kind, recipe: Recipe, table: Mapping[str, Any]) -> FunctionSpec:
+def _change_function(kind: Kind, recipe: Recipe, table: Mapping[str, Any]) -> FunctionSpec:
     """The function that `table` names, or the recipe's own, with the arguments that `table` gives."""
     kwargs = {name: value for name, value in table.items() if name != "function"}
     if "function" in table:
         name = table["function"]
         if not isinstance(name, str):
-            raise ConfigError(f"recipe.{slot}.function: {name!r} is not a name; give one, or module:name")
+            raise ConfigError(f"recipe.{kind}.function: {name!r} is not a name; give one, or module:name")
         return FunctionSpec(name, kwargs)
-    base: FunctionSpec | None = getattr(recipe, slot)
+    base: FunctionSpec | None = getattr(recipe, kind)
     if base is None:
         raise ConfigError(
-            f"recipe.{slot}: {recipe.name} has no {slot} function to give arguments to; name one with "
-            f"recipe.{slot}.function"
+            f"recipe.{kind}: {recipe.name} has no {kind} function to give arguments to; name one with "
+            f"recipe.{kind}.function"
         )
     return FunctionSpec(base.name, {**base.kwargs, **kwargs})
 
