@@ -14,6 +14,12 @@ from stepwell.core.errors import EncodingError
 
 FOLDER = "phases"
 MAX_TREES, MAX_NODES = 12, 200
+_TABLES = (
+    ("success by family", "families"),
+    ("by required turns", "required_turns"),
+    ("by number of requirements", "requirements"),
+)
+_COUNTS = (("tasks used", "kept"), ("tasks dropped", "dropped"), ("failures", "errors"))
 
 
 @dataclass(slots=True)
@@ -54,12 +60,23 @@ def build_trees(phases: list[dict[str, Any]]) -> list[TreeNode]:
     return _limit_trees(grown)
 
 
-def list_names(phases: list[dict[str, Any]], table: str) -> list[str]:
+def tabulate_phases(phases: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a page shows of phases: tables as (title, name, row names), bins of perplexities, and trees."""
+    return {
+        "phases": phases,
+        "phase_tables": [(title, name, _list_rows(phases, name)) for title, name in _TABLES],
+        "phase_counts": [(title, name, _list_rows(phases, name)) for title, name in _COUNTS],
+        "perplexity_bins": _describe_bins(phases[0]["perplexities"]["edges"]) if phases else [],
+        "trees": build_trees(phases),
+    }
+
+
+def _list_rows(phases: list[dict[str, Any]], table: str) -> list[str]:
     """The row names of a table over all phases, in order of first appearance."""
     return list(dict.fromkeys(name for summary in phases for name in summary[table]))
 
 
-def describe_bins(edges: list[float]) -> list[str]:
+def _describe_bins(edges: list[float]) -> list[str]:
     """The bins of a histogram of perplexities in words."""
     return [
         f"{low:.2f} to {high:.2f}" if high is not None else f"above {low:.2f}"

@@ -32,7 +32,7 @@ from stepwell.monitors.charts import Bar, ReferenceLine, draw_bar_chart
 from stepwell.monitors.console import FAILURES, format_duration
 from stepwell.monitors.curves import draw_learning_curve, draw_training_panels, draw_warm_start_panels
 from stepwell.monitors.films import make_film
-from stepwell.monitors.phases import build_trees, describe_bins, list_names, read_phases
+from stepwell.monitors.phases import read_phases, tabulate_phases
 from stepwell.monitors.plain_text import show_controls
 from stepwell.monitors.summary import SuccessScore, Summary, describe_changes, describe_success, read_summary
 from stepwell.monitors.timeline import draw_timeline, read_timeline
@@ -200,21 +200,7 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
         "timelines": [(size, draw_timeline(run.timeline, width)) for size, width in _SIZES]
         if run.timeline
         else [],
-        "phases": run.phases,
-        "phase_tables": [
-            (title, name, list_names(run.phases, name))
-            for title, name in (
-                ("success by family", "families"),
-                ("by required turns", "required_turns"),
-                ("by number of requirements", "requirements"),
-            )
-        ],
-        "phase_counts": [
-            (title, name, list_names(run.phases, name))
-            for title, name in (("tasks used", "kept"), ("tasks dropped", "dropped"), ("failures", "errors"))
-        ],
-        "perplexity_bins": describe_bins(run.phases[0]["perplexities"]["edges"]) if run.phases else [],
-        "trees": build_trees(run.phases),
+        **tabulate_phases(run.phases),
         "agent_failures": _count_agent_failures(run),
         "panels": draw_training_panels(run.entries),
         "warm_panels": draw_warm_start_panels(run.entries),

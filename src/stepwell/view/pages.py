@@ -10,7 +10,7 @@ from stepwell.core import Trajectory
 from stepwell.core.errors import EncodingError, InputError, StepwellError
 from stepwell.monitors.curves import DrawnPanel, draw_learning_curve, draw_training_panels
 from stepwell.monitors.films import can_make_video
-from stepwell.monitors.phases import build_trees, describe_bins, list_names, read_phases
+from stepwell.monitors.phases import read_phases, tabulate_phases
 from stepwell.monitors.replays import FILE_NAME as REPLAYS
 from stepwell.monitors.replays import load_replays
 from stepwell.monitors.timeline import draw_timeline, read_timeline
@@ -258,21 +258,7 @@ def show_curriculum(run: ViewedRun, given: Any) -> Page:
     return "curriculum", {
         "run": run,
         "problem": problem,
-        "phases": phases,
-        "phase_tables": [
-            (title, name, list_names(phases, name))
-            for title, name in (
-                ("success by family", "families"),
-                ("by required turns", "required_turns"),
-                ("by number of requirements", "requirements"),
-            )
-        ],
-        "phase_counts": [
-            (title, name, list_names(phases, name))
-            for title, name in (("tasks used", "kept"), ("tasks dropped", "dropped"), ("failures", "errors"))
-        ],
-        "perplexity_bins": describe_bins(phases[0]["perplexities"]["edges"]) if phases else [],
-        "trees": build_trees(phases),
+        **tabulate_phases(phases),
         "tasks": tasks,
     }
 
