@@ -69,7 +69,7 @@ def test_dates_become_text(tmp_path: Path) -> None:
         ("a.jsonl.gz", b"\x1f\x8b\x08", "is a damaged gzip file"),
         ("a.xlsx", b"PK\x03\x04...", "spreadsheet; save its table as CSV"),
         ("a.csv", b"", "is empty; its first line must name the columns"),
-        ("a.csv", b"a,b\n1,2\n3", "line 3 does not have 2 columns"),
+        ("a.csv", b"a,b\n1,2\n3", "line 3 does not have the 2 columns of the first line"),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_place(
