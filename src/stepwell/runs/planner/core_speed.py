@@ -9,9 +9,11 @@ other programs had the cores does not matter.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
+
+from stepwell.core.child_process import ChildProcess
+from stepwell.core.errors import InfraError
 
 _PROGRAM = """
 import sys, time
@@ -26,7 +28,7 @@ while time.time() < end:
 print(count / max(1e-9, time.process_time() - used))
 """
 _START_S = 0.3
-"""Seconds until all processes stand."""
+"""Seconds that all processes need to start."""
 
 
 def measure_cores(seconds: float = 0.4) -> float:
@@ -40,5 +42,17 @@ def measure_cores(seconds: float = 0.4) -> float:
 def _count_work(num_processes: int, seconds: float) -> float:
     begin = time.time() + _START_S
     command = [sys.executable, "-S", "-c", _PROGRAM, str(begin), str(begin + seconds)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(num_processes)]
-    return sum(float(process.communicate()[0]) for process in processes)
+    processes = [ChildProcess(command, pipe_output=True) for _ in range(num_processes)]
+    try:
+        return sum(_read_work(process) for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _read_work(process: ChildProcess) -> float:
+    assert process.stdout is not None
+    if not (text := process.stdout.read()):
+        process.wait(timeout_s=5.0)
+        raise InfraError(f"a process that measures the cores {process.describe_end()}")
+    return float(text)
