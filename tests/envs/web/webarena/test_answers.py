@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,8 +16,9 @@ from stepwell.core import ConfigError
 from stepwell.core.errors import EnvError
 from stepwell.envs.web.webarena.answers import includes_text, judge_answer, judge_text
 from stepwell.envs.web.webarena.model_matcher import ModelMatcher, ModelMatcherConfig
+from stepwell.envs.web.webarena.page_content import judge_targets
 from stepwell.envs.web.webarena.rule_matcher import RuleMatcher, extract_facts
-from stepwell.envs.web.webarena.task import Rules, WebArenaTask
+from stepwell.envs.web.webarena.task import PageTarget, Rules, WebArenaTask
 from stepwell.envs.web.webarena.urls import judge_url
 from stepwell.envs.web.webarena.word_splitter import split_words
 
@@ -51,6 +52,12 @@ def test_lite_looks_for_single_words_among_the_words() -> None:
     assert includes_text("red lamp", "a red lampshade", "lite")
 
 
+def test_lite_finds_a_word_beside_a_slash_but_excludes_only_whole_words() -> None:
+    assert judge_text("must_include", ["Maine"], "Vermont/Maine", "lite")
+    assert not judge_text("must_include", ["Main"], "Vermont/Maine", "lite")
+    assert judge_text("must_exclude", ["Maine"], "Vermont/Maine", "lite")
+
+
 def test_lite_keeps_outer_spaces() -> None:
     assert judge_text("exact_match", "lamp", " lamp ", "webarena")
     assert not judge_text("exact_match", "lamp", " lamp ", "lite")
@@ -67,6 +74,32 @@ def test_lite_asks_for_all_fuzzy_texts_in_one_question() -> None:
     judge_answer(make_task("lite", fuzzy_match=["a", "b"]), "x", NotingMatcher())
     judge_answer(make_task("webarena", fuzzy_match=["a", "b"]), "x", NotingMatcher())
     assert asked == ["a, b", "a", "b"]
+
+
+class OnePage:
+    """The page where the agent stopped."""
+
+    url = "http://shop.test/contact"
+
+    def read_part(self, url: str, locator: str, prep_actions: Sequence[str] = ()) -> str:
+        return "a refund"
+
+
+@pytest.mark.parametrize(("rules", "questions"), [("lite", ["refund, 12.99"]), ("webarena", ["refund"])])
+def test_lite_asks_for_all_fuzzy_contents_of_a_page_in_one_question(
+    rules: Rules, questions: list[str]
+) -> None:
+    asked: list[str] = []
+
+    class NotingMatcher(RuleMatcher):
+        def matches_answer(self, question: str, reference: str, answer: str) -> bool:
+            asked.append(reference)
+            return True
+
+    target = PageTarget("last", "", {"fuzzy_match": ["refund", "12.99"]})
+    task = WebArenaTask(0, ("shopping",), ("__SHOPPING__",), "?", rules, targets=(target,))
+    assert judge_targets(task, OnePage(), {}, NotingMatcher())
+    assert asked == questions
 
 
 def test_an_unachievable_task_wants_na_or_its_reason() -> None:

@@ -12,8 +12,8 @@
 Several rules on one task must all hold. `a |OR| b` inside a text means either.
 
 The two dialects differ in three points. WebArena-Lite does not cut outer spaces, looks for every text of one
-word among the words of the answer (WebArena: for single characters, and only if there is one text), and asks
-for fuzzy texts in one question.
+word among the words of the answer (WebArena: for single characters, and only if there is one text), where a
+word with slashes counts in parts as well (`km/h` has `km`), and asks for fuzzy texts in one question.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def judge_text(name: str, value: Any, found: str, rules: Rules, *, in_page: bool
                 for text in texts
             )
         case "must_exclude":
-            return not any(includes_text(text, found, rules, as_word=True) for text in texts)
+            return not any(
+                includes_text(text, found, rules, as_word=True, splits_slashes=False) for text in texts
+            )
         case "one_of":
             return any(clean_text(text, rules) in found for text in texts)
         case _:
@@ -100,14 +102,26 @@ def equals_text(reference: str, found: str, rules: Rules = "webarena") -> bool:
     return clean_text(found, rules) == clean_text(reference, rules)
 
 
-def includes_text(reference: str, found: str, rules: Rules = "webarena", *, as_word: bool = False) -> bool:
+def includes_text(
+    reference: str,
+    found: str,
+    rules: Rules = "webarena",
+    *,
+    as_word: bool = False,
+    splits_slashes: bool = True,
+) -> bool:
     """Whether `found` contains `reference`; short references must stand as a word (see the module)."""
     wanted, text = clean_text(reference, rules), clean_text(found, rules)
     if rules == "lite":
         is_word = len(split_words(wanted)) == 1
     else:
         is_word = as_word and len(wanted) == 1 and not wanted.isspace()
-    return wanted in split_words(text) if is_word else wanted in text
+    if not is_word:
+        return wanted in text
+    words = split_words(text)
+    if rules == "lite" and splits_slashes:
+        words += [part for word in words if "/" in word for part in word.split("/")]
+    return wanted in words
 
 
 def read_integer(text: str) -> int | None:
