@@ -61,6 +61,7 @@ def draw_all() -> dict[str, str]:
             "recipes", "frozenlake", {"steppo": "step_gae (StepPO)", "rloo": "rloo", "grpo": "grpo"}
         ),
         "web_agent.svg": draw_study("web_tiny", "shop", {"rloo-large": "web-tiny, three seeds"}),
+        "web_smollm2.svg": draw_smollm2(),
         "robot.svg": draw_robot(),
         "planner_scaling.svg": draw_scaling(),
         "own_env.svg": draw_recorded(read_recorded("own_env"), "number_line: held-out success"),
@@ -88,6 +89,17 @@ def draw_study(folder: str, env: str, names: dict[str, str]) -> str:
         for variant, name in names.items()
     }
     return draw_curves(curves, f"{folder}: held-out success in {env}")
+
+
+def draw_smollm2() -> str:
+    """SmolLM2 on the shop of our own web."""
+    runs = json.loads((RESULTS / "web" / "smollm2.json").read_text())["runs"]
+    curves = [
+        [(point["env_steps"], point["success"]) for point in run["held_out"]]
+        for run in runs
+        if "-learnt-" in run["run"]
+    ]
+    return draw_curves({f"mean of {len(curves)} seeds": curves}, "SmolLM2 on the full shop: held-out success")
 
 
 def draw_robot() -> str:
