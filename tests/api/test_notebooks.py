@@ -13,6 +13,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from tests.sources import read_sources
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SOURCE = Path(__file__).parent.parent.parent / "src"
@@ -51,6 +52,14 @@ def test_the_notebook_about_credit_shows_a_difference() -> None:
     line = r"(own credit|GRPO) +success in the last updates ([.\d]+) \(seeds: ([.\d]+) to ([.\d]+)\)"
     ranges = {name: (float(low), float(high)) for name, _, low, high in re.findall(line, shown)}
     assert ranges["own credit"][0] > ranges["GRPO"][1]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_checks_that_a_notebook_prints_have_the_names_of_today(name: str) -> None:
+    texts = "".join(output.get("text", "") for output in outputs_of(read_notebook(name)))
+    printed = set(re.findall(r"^ok +(\w+)", texts, re.MULTILINE))
+    known = {found.name for file in read_sources().values() for found in file.definitions}
+    assert printed and printed <= known, printed - known
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
