@@ -15,7 +15,7 @@ is_short="" page=""
 while [ $# -gt 0 ]; do
   case $1 in
     --short) is_short=yes; shift ;;
-    --page) [ $# -ge 2 ] || { echo "--page needs a file"; exit 2; }; page=$(realpath "$2"); shift 2 ;;
+    --page) [ -f "${2:-}" ] || { echo "--page needs a file that exists"; exit 2; }; page=$(realpath "$2"); shift 2 ;;
     *) echo "usage: scripts/first_hour.sh [--short] [--page FILE]"; exit 2 ;;
   esac
 done
