@@ -144,6 +144,7 @@ def test_a_robots_episode_is_a_video_that_plays_and_seeks(page: Any, address: st
         "() => { const v = document.querySelector('#film video'); return !v.seeking && v.currentTime > 1; }"
     )
     assert film.evaluate("video => [video.videoWidth, video.error]") == [192, None]  # 24 pixels, enlarged
+    take_shot(page, "robot")
     page.goto(f"{address}/run/robot")  # episodes before and after training, from the report
     page.locator("#replays video").first.scroll_into_view_if_needed()
     page.wait_for_function("() => document.querySelector('#replays video').currentTime > 0.2")
