@@ -27,6 +27,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ class _Bias:
     @property
     def limit(self) -> float:
         """The share that a correct engine may show."""
-        return max(MAX_ENGINE_FARTHER, 0.5 + MAX_BIAS * self.variance**0.5 / max(1, self.num_tokens))
+        return max(MAX_ENGINE_FARTHER, 0.5 + MAX_BIAS * math.sqrt(self.variance) / max(1, self.num_tokens))
 
     @property
     def is_one_sided(self) -> bool:
