@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from contextlib import closing
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,9 @@ def test_killed_through_phases_and_replay_the_rest_is_the_same(whole: Path, tmp_
         child = multiprocessing.get_context("fork").Process(target=go_on, args=(config, folder))
         child.start()
         wait_for(
-            lambda c=child, p=pattern, n=late: any(folder.glob(p)) or newest(folder) >= n or not c.is_alive()
+            lambda c=child, p=pattern, n=late: (
+                glob(p, root_dir=folder) or newest(folder) >= n or not c.is_alive()
+            )
         )
         child.kill()
         child.join()
