@@ -261,3 +261,20 @@ def test_without_a_gl_library_the_message_names_the_packages() -> None:
     }
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean)
     assert "ConfigError" in ran.stderr and "apt install libegl1 libgl1-mesa-dri" in ran.stderr
+
+
+@pytest.mark.slow
+def test_a_process_whose_cameras_were_used_in_threads_ends_without_a_word() -> None:
+    code = (
+        "import threading\n"
+        "from stepwell.envs import make_env\n"
+        "seen, stay = threading.Event(), threading.Event()\n"
+        "def look():\n"
+        "    make_env('metaworld', {'observation': 'camera'}).reset(seed=0)\n"
+        "    seen.set()\n"
+        "    stay.wait()\n"
+        "threading.Thread(target=look, daemon=True).start()\n"
+        "assert seen.wait(120)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0 and "Error" not in ran.stderr, ran.stderr

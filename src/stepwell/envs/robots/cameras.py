@@ -96,25 +96,33 @@ class StudioSet:
     def __init__(self) -> None:
         self._studios: dict[tuple[str, int], Studio] = {}
         self._gl: Any = None
+        self._thread = 0  # that holds the context
 
     def get(self, key: str, model: Any, image_size: int, hidden: tuple[int, ...]) -> Studio:
         """The studio of the model file `key`, made where it is asked for the first time."""
         if self._gl is None:
-            self._gl = _open_gl(image_size)
-            atexit.register(self.close)  # before EGL's own, which was registered earlier
+            self._gl, self._thread = _open_gl(image_size), threading.get_ident()
+            atexit.register(self._close_at_exit)  # before EGL's own, which was registered earlier
         if (key, image_size) not in self._studios:
             self._studios[key, image_size] = Studio(self._gl, model, image_size, hidden)
         return self._studios[key, image_size]
 
     def close(self) -> None:
         """Close all, and the context after them."""
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         for studio in self._studios.values():
             studio.close()
         self._studios.clear()
         if self._gl is not None:
             self._gl.free()
             self._gl = None
+
+    def _close_at_exit(self) -> None:
+        """Close all; of a context that another thread holds, only the context itself can be given back."""
+        if self._thread == threading.get_ident():
+            self.close()
+        else:
+            self._gl.free()
 
 
 def _open_gl(image_size: int) -> Any:
