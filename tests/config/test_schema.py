@@ -25,7 +25,7 @@ def test_the_reference_names_every_setting_once() -> None:
 
 
 def test_what_a_setting_holds_is_told_in_words() -> None:
-    told = {setting.key: setting.allowed for setting in walk_settings(RunConfig)}
+    told = {setting.key: setting.allowed_values for setting in walk_settings(RunConfig)}
     assert told["train.group_size"] == "a whole number, at least 1"
     assert told["sampling.top_p"] == "a number, above 0, at most 1"
     assert told["eval.stop_at"] == "a number, above 0, at most 1, or none"

@@ -208,5 +208,5 @@ def _options_table(options: BaseModel) -> Any:
     for setting in walk_settings(type(options)):
         value = getattr(options, setting.path[0]) if len(setting.path) == 1 else setting.default
         shown = "none" if value is None else format_toml(value)
-        table.add_row(setting.key, setting.allowed, shown, setting.info.description or "")
+        table.add_row(setting.key, setting.allowed_values, shown, setting.info.description or "")
     return table

@@ -58,7 +58,7 @@ class Setting:
         return ".".join(self.path)
 
     @property
-    def allowed(self) -> str:
+    def allowed_values(self) -> str:
         """What it may hold, in words: `a whole number, at least 1, or none`."""
         kinds = list(_union_members(self.info.annotation))
         limits = [limit for item in self.info.metadata if (limit := _describe_limit(item))]
@@ -128,7 +128,7 @@ def describe_problem(model: type[BaseModel], found: Any) -> tuple[str, str]:
     # in a union or a list pydantic appends the branch or item that failed: the field counts
     item = next((int(part) + 1 for part in path[len(setting.path) :] if part.isdigit()), None)
     got = f"; item {item} is" if item else ", got"
-    return setting.key, f"must be {setting.allowed}{got} {found['input']!r}"
+    return setting.key, f"must be {setting.allowed_values}{got} {found['input']!r}"
 
 
 def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
@@ -178,7 +178,7 @@ def _write_sections(model: type[BaseModel], above: tuple[str, ...], defaults: Ba
 
 def _write_row(setting: Setting) -> str:
     table = find_table_model(setting.info)
-    held = f"table `[{setting.key}]`, or none" if table else setting.allowed
+    held = f"table `[{setting.key}]`, or none" if table else setting.allowed_values
     cells = (
         f"`{setting.path[-1]}`",
         held,
