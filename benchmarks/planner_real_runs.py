@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -73,8 +74,8 @@ GPU_REACH = (
 SKIPPED = 2
 
 
-def compare_real_runs(device: str) -> list[dict[str, Any]]:
-    """All cases of a device; one profile for each environment."""
+def compare_real_runs(device: str) -> Iterator[dict[str, Any]]:
+    """All cases of a device, one by one; one profile for each environment."""
     if device == "cpu":
         cases = [(LAKE, "sync"), (LAKE, "stream"), (REACH, "sync"), (REACH, "stream")]
         return compare_cases([(base, mode, ()) for base, mode in cases], device)
@@ -87,11 +88,10 @@ def compare_real_runs(device: str) -> list[dict[str, Any]]:
 
 def compare_cases(
     cases: list[tuple[tuple[str, ...], str, tuple[str, ...]]], device: str
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Measure each profile once, then forecast and run every case."""
     torch.set_num_threads(1)
     profiles: dict[tuple[str, ...], PipelineProfile] = {}
-    rows = []
     for base, mode, more in cases:
         settings = [*base[1:], *QUIET, *more, f"policy.device={device}", f"workers.mode={mode}"]
         config = load_config(base[0], settings)
@@ -104,8 +104,7 @@ def compare_cases(
         others = mean((before, measure_background()))
         modelled = forecast_training(config, profiles[base], others, device)
         label = ", ".join([base[0], mode, *more])
-        rows.append(make_row("real", label, modelled, measured, background=round(others, 2)))
-    return rows
+        yield make_row("real", label, modelled, measured, background=round(others, 2))
 
 
 def run_training(config: RunConfig) -> float:

@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -138,30 +138,41 @@ def main() -> None:
     args = parser.parse_args()
     began, rows = time.perf_counter(), []
     load = os.getloadavg()
-    if args.device == "cpu" and args.only != "real":
-        rows += [asyncio.run(compare_waiting(case)) for case in WAITING]
-    if args.only != "waiting":
+    for row in compare_cases(args.device, args.only):
+        rows.append(row)
+        result = summarize(rows, time.perf_counter() - began, load)
+        if not args.no_write:  # after every case: what is measured stays if the rest is cut
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            file = FOLDER / f"reality_{args.name or args.device}.json"
+            file.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result["summary"], indent=2))
+
+
+def compare_cases(device: str, only: str | None) -> Iterator[dict[str, Any]]:
+    """All cases of a device, of both kinds or of one."""
+    if device == "cpu" and only != "real":
+        yield from (asyncio.run(compare_waiting(case)) for case in WAITING)
+    if only != "waiting":
         from planner_real_runs import compare_real_runs  # imports torch
 
-        rows += compare_real_runs(args.device)
+        yield from compare_real_runs(device)
+
+
+def summarize(rows: list[dict[str, Any]], seconds: float, load: tuple[float, ...]) -> dict[str, Any]:
+    """The result file: the machine, the errors of all cases, and each case."""
+    from stepwell.runs.machine import describe_machine
+
     errors = [abs(row["error"]) for row in rows]
     summary = {
         "num_cases": len(rows),
         "median_error": round(median(errors), 4),
         "largest_error": round(max(errors), 4),
         "within_15_percent": sum(error <= 0.15 for error in errors),
-        "seconds": round(time.perf_counter() - began, 1),
+        "seconds": round(seconds, 1),
         "load_before": [round(value, 2) for value in load],
         "cores": CORES,
     }
-    print(json.dumps(summary, indent=2))
-    if not args.no_write:
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        from stepwell.runs.machine import describe_machine
-
-        result = {"machine": describe_machine(), "summary": summary, "rows": rows}
-        file = FOLDER / f"reality_{args.name or args.device}.json"
-        file.write_text(json.dumps(result, indent=2) + "\n")
+    return {"machine": describe_machine(), "summary": summary, "rows": rows}
 
 
 def make_row(kind: str, label: str, modelled: float, measured: float, **more: Any) -> dict[str, Any]:
