@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +16,6 @@ from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import make_env
 from stepwell.envs.web import sources
 from stepwell.envs.web.actions import WebAction
-from stepwell.envs.web.browser import find_browser_host
 from stepwell.envs.web.env import WebEnv
 from stepwell.envs.web.options import WebOptions
 from stepwell.envs.web.page import PageView
@@ -175,22 +172,6 @@ def test_a_start_page_that_does_not_answer_is_a_fault_of_the_system() -> None:
     good = WebEnv.make_task(WebOptions(), 1)
     turns = batch.reset([Task("web", content), good])
     assert isinstance(turns[0].error, EnvError) and turns[1].error is None
-    batch.close()
-
-
-@needs_chromium
-@pytest.mark.slow
-def test_a_browser_killed_in_mid_episode_is_a_fault_of_the_system_and_the_next_episode_runs() -> None:
-    batch = EnvBatch("web", {"driver": "chromium", "screenshot": "marks"}, 2)
-    tasks = [WebEnv.make_task(WebOptions(), seed) for seed in (1, 3)]
-    turns = batch.reset(tasks)
-    assert [turn.observation.images[0].shape for turn in turns] == [(720, 1280, 3)] * 2
-    for pid in find_browser_host().list_process_ids():
-        os.kill(pid, signal.SIGKILL)
-    turns = batch.step([0, 1], [['do(action="Click", element="2")']] * 2)
-    assert all(isinstance(turn.error, EnvError) for turn in turns)
-    turns = batch.reset(tasks)
-    assert all(turn.error is None for turn in turns)
     batch.close()
 
 
