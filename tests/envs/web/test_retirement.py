@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.envs.web.conftest import needs_chromium
@@ -83,3 +84,18 @@ def test_the_memory_of_a_browser_counts_all_its_processes(host: BrowserHost, por
     assert len(measured) == 1 and 20 < measured[0] < browsers.LEAK_FACTOR * browsers.BROWSER_MB
     assert browsers.measure_memory_mb("--no-such-browser") == 0
     driver.close()
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_browsers_that_nobody_uses_end_when_one_with_other_rules_starts(host: BrowserHost) -> None:
+    def open_with(rules: str) -> Any:
+        return host.run_call(host.open_context(rules), 60)
+
+    used = open_with("MAP a.test 127.0.0.1")
+    (kept,) = host.list_process_ids()
+    for name in "bcd":
+        host.run_call(host.close_context(open_with(f"MAP {name}.test 127.0.0.1")), 60)
+    assert kept in host.list_process_ids()
+    assert len(host.list_process_ids()) == 3  # the one in use, the newest, and one idle before it
+    host.run_call(host.close_context(used), 60)

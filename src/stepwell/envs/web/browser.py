@@ -58,6 +58,7 @@ BROWSERS = (
 )
 INSTALL_BROWSER = "install Chromium: scripts/install_chromium.sh, or `apt-get install chromium` as root"
 MAX_USES = 200
+MAX_IDLE = 1  # browsers without a context that wait for tasks with their network rules
 BROWSER_MB, CONTEXT_MB = 400, 70  # measured 330 and 33; with room for larger pages
 LEAK_FACTOR = 4
 WAIT_S = 120.0
@@ -93,6 +94,11 @@ class HostedBrowser:
     tag: str
     contexts: set[Any] = field(default_factory=set)
     num_uses: int = 0
+    num_opening: int = 0  # contexts that are being opened
+
+    def is_idle(self) -> bool:
+        """Whether nothing uses it."""
+        return not self.contexts and not self.num_opening
 
     def is_worn(self) -> bool:
         """Whether it should take no new context."""
@@ -137,7 +143,10 @@ class BrowserHost:
             ) from None
         try:
             hosted = await self._find_browser(rules)
-            context = await hosted.browser.new_context(**options)
+            try:
+                context = await hosted.browser.new_context(**options)
+            finally:
+                hosted.num_opening -= 1
         except BaseException:
             self._places.release()
             raise
@@ -180,6 +189,7 @@ class BrowserHost:
         self._thread.join(5)
 
     async def _find_browser(self, rules: str) -> HostedBrowser:
+        """A browser with these rules; the caller opens a context and then takes one from `num_opening`."""
         async with self._opening:
             hosted = self._browsers.get(rules)
             if hosted is not None and (not hosted.browser.is_connected() or hosted.is_worn()):
@@ -191,8 +201,17 @@ class BrowserHost:
                         await hosted.browser.close()
                 hosted = None
             if hosted is None:
+                await self._close_idle_browsers()
                 hosted = self._browsers[rules] = await self._launch_browser(rules)
+            hosted.num_opening += 1
             return hosted
+
+    async def _close_idle_browsers(self) -> None:
+        """Leave at most `MAX_IDLE` browsers that nobody uses, the youngest: each holds some 300 MB."""
+        idle = [rules for rules, hosted in self._browsers.items() if hosted.is_idle()]
+        for rules in idle[: len(idle) - MAX_IDLE] if len(idle) > MAX_IDLE else ():
+            with suppress(Exception):  # one that died is closed
+                await asyncio.wait_for(self._browsers.pop(rules).browser.close(), 10)
 
     async def _launch_browser(self, rules: str) -> HostedBrowser:
         if self._playwright is None:
