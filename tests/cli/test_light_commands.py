@@ -7,9 +7,13 @@ import sys
 
 import pytest
 
+from stepwell.cli.main import COMMANDS
 from stepwell.policies import resolve_model
 
 HEAVY = {"torch", "transformers", "scipy", "sqlalchemy"}
+SIMULATORS = {"gymnasium", "mujoco", "metaworld"}
+WEB = {"playwright", "httpx", "fastapi", "starlette", "uvicorn"}
+OTHER_COMMANDS = {f"stepwell.cli.{name}" for name in COMMANDS if name != "train"}
 CODE = (
     "import sys\nfrom stepwell.cli.main import main\n"
     "try: code = main(sys.argv[1:])\nexcept SystemExit as end: code = end.code\n"
@@ -32,14 +36,28 @@ def test_help_imports_neither_settings_nor_tables(argv: list[str]) -> None:
     assert not (HEAVY | {"pydantic", "rich"}) & modules
 
 
-def test_recipes_are_listed_without_torch() -> None:
+def test_recipes_are_listed_without_torch_and_other_commands() -> None:
     shown, modules = run_and_list_modules(["recipes"])
     assert "vagen-full" in shown
     assert not HEAVY & modules
+    ours = {name.rpartition(".")[2] for name in modules if name.startswith("stepwell.cli.")}
+    assert ours == {"main", "command", "recipes"}  # the other commands are not imported
 
 
-def test_a_plan_needs_neither_torch_nor_transformers() -> None:
+@pytest.mark.parametrize("preset", ["frozenlake", "web-tiny"])
+def test_a_language_agents_plan_imports_only_what_it_needs(preset: str) -> None:
     resolve_model("tiny-0.3m")  # making its files, once per machine, takes torch
-    shown, modules = run_and_list_modules(["train", "frozenlake", "--dry-run", "train.num_tasks=64"])
-    assert "301,664 parameters" in shown and "recipe      steppo" in shown
-    assert not HEAVY & modules
+    shown, modules = run_and_list_modules(["train", preset, "--dry-run", "train.num_tasks=64"])
+    assert "301,664 parameters" in shown and "recipe      " in shown
+    unneeded = HEAVY | SIMULATORS | WEB | OTHER_COMMANDS
+    unneeded |= {"PIL", "rich", "stepwell.runs.plan.robot_plan", "stepwell.runs.build.runner"}
+    assert not unneeded & modules
+
+
+def test_a_robots_plan_imports_nothing_of_language_agents() -> None:
+    shown, modules = run_and_list_modules(["train", "metaworld-push", "--dry-run"])
+    assert "metaworld: " in shown and "(1 episode tried)" in shown
+    unneeded = {"torch", "transformers", "tokenizers", "jinja2", "sqlalchemy", "PIL", "rich", "matplotlib"}
+    unneeded |= WEB | OTHER_COMMANDS | {"stepwell.rendering", "stepwell.rollout.player"}
+    unneeded |= {"stepwell.runs.plan.language_plan", "stepwell.runs.build.runner"}
+    assert not unneeded & modules

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import stepwell.cli.main as cli
+from stepwell.cli import recipes
 from stepwell.cli.main import main
 from stepwell.config.loading import dump_config, load_config
 from stepwell.config.run import RunConfig
@@ -152,7 +153,7 @@ def test_an_error_of_the_system_is_told_in_one_line_too(
         def fails(args: object, error: Exception = error) -> int:
             raise error
 
-        monkeypatch.setattr(cli.recipes, "run", fails)
+        monkeypatch.setattr(recipes, "run", fails)
         assert failed(capsys, "recipes") == words
 
 

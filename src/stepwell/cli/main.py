@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import os
 import re
 import sys
@@ -16,35 +17,14 @@ from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
 from stepwell import __version__
-from stepwell.cli import (
-    check,
-    cluster,
-    demo,
-    envs,
-    eval,
-    export,
-    init,
-    orm,
-    plan,
-    play,
-    pool,
-    presets,
-    recipes,
-    report,
-    serve,
-    sft,
-    study,
-    top,
-    train,
-    view,
-)
 from stepwell.core.errors import StepwellError
 from stepwell.core.names import describe_missing_module, suggest_name
 from stepwell.runs.interrupts import Terminated, sigterm_as_interrupt
 
+# each is a module of this folder, in the order of `stepwell --help`
 COMMANDS = (
-    *(train, plan, eval, play, demo, study, view, top, serve, cluster, pool, report, sft, orm, export),
-    *(presets, recipes, envs, check, init),
+    *("train", "plan", "eval", "play", "demo", "study", "view", "top", "serve", "cluster", "pool", "report"),
+    *("sft", "orm", "export", "presets", "recipes", "envs", "check", "init"),
 )
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."
 _EPILOG = """\
@@ -74,8 +54,8 @@ class Parser(argparse.ArgumentParser):
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands, or of one: the modules of the others are not imported then."""
     parser = Parser(
         "stepwell",
         description=_DESCRIPTION,
@@ -84,8 +64,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stepwell {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add(commands)
+    for name in COMMANDS if only is None else (only,):
+        importlib.import_module(f"stepwell.cli.{name}").add(commands)
     return parser
 
 
@@ -93,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
     gc.set_threshold(20_000)  # imports make half a million objects that stay: look for garbage less often
     args = _parse(argv)
+    args.is_whole_process = argv is None
     warnings.showwarning = _show_warning
     try:
         with sigterm_as_interrupt():
@@ -120,8 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """As argparse does, but settings may also stand behind options."""
-    parser = build_parser()
-    args, rest = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = build_parser(words[0] if words and words[0] in COMMANDS else None)
+    args, rest = parser.parse_known_args(words)
     misplaced = [text for text in rest if text.startswith("-") or not hasattr(args, "settings")]
     if misplaced:
         command = args.parser

@@ -115,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
 
             print(plan_run(config, opens_env=args.open_env))
         finally:
-            gc.enable()
+            if not args.is_whole_process:
+                gc.enable()  # and it looks at once
         return 0
     from stepwell.runs.build.recipe import resolve_recipe
 

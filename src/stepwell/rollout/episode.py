@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepwell.agents import PastTurn
 from stepwell.core import JSON, ArrayState, Observation, SamplingParams, Status, Step
-from stepwell.rendering import Message
 from stepwell.rollout.jobs import Job
+
+if TYPE_CHECKING:
+    from stepwell.rendering import Message  # not at run time: robots need nothing of rendering
 
 _SEED_STEP = 1_000_003
 

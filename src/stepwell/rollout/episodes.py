@@ -23,13 +23,15 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stepwell.core import Request, Sampled, SamplingParams, Status, Trajectory
 from stepwell.envs.batch import EnvBatch
 from stepwell.rollout.episode import Episode
 from stepwell.rollout.jobs import Job, RolloutResult
-from stepwell.rollout.player import Player
+
+if TYPE_CHECKING:
+    from stepwell.rollout.player import Player  # robots need nothing of what it imports
 
 
 class BlockingSampler(Protocol):

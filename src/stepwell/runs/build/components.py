@@ -21,7 +21,6 @@ from stepwell.core import SamplingParams, Split, Task, Trajectory
 from stepwell.envs.registry import find_env_type, read_options
 from stepwell.runs.build.backend import Backend
 from stepwell.runs.build.resources import RunResources, close_built
-from stepwell.runs.build.runner import LocalRunner
 
 if TYPE_CHECKING:
     from stepwell.engines import ArrayEngine, EmbeddedEngine, ServedEngine
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from stepwell.policies.vla import VLAPolicy
     from stepwell.runs.build.language_backend import LanguageBackend
     from stepwell.runs.build.robot_backend import RobotBackend
+    from stepwell.runs.build.runner import LocalRunner
     from stepwell.training.rank_launch import RankLauncher
 
 HELD_OUT_SEED = 20_261_115
@@ -79,6 +79,8 @@ class Components(RunResources):
     @cached_property
     def runner(self) -> LocalRunner:
         """Plays episodes in this process."""
+        from stepwell.runs.build.runner import LocalRunner  # a plan imports only what it needs
+
         return LocalRunner(self.engine, self.backend.make_rollout())
 
     @cached_property

@@ -6,8 +6,6 @@ from stepwell.config.run import RunConfig
 from stepwell.policies.numerics import check_dtype
 from stepwell.runs.build.components import Components
 from stepwell.runs.plan.base_plan import BasePlan
-from stepwell.runs.plan.language_plan import LanguagePlan
-from stepwell.runs.plan.robot_plan import RobotPlan
 from stepwell.runs.plan.text import format_line
 
 
@@ -37,5 +35,9 @@ def _choose_plan(components: Components, opens_env: bool) -> BasePlan:
 
         return AgentPlan(components)
     if components.is_robot:
+        from stepwell.runs.plan.robot_plan import RobotPlan  # a plan imports only what it needs
+
         return RobotPlan(components)
+    from stepwell.runs.plan.language_plan import LanguagePlan
+
     return LanguagePlan(components, opens_env=opens_env)
