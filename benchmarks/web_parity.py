@@ -4,9 +4,12 @@ Three parts, each for the tiny and the full size, two drivers side by side on tw
 
 * oracles: the oracle of every template plays in both drivers. Every view after every action is compared, and
   both ends are judged. Chance plays in the light driver, by the environment's own random actions.
-* pages: every page that links lead to from the start page, logged in, up to a number, opened by its address.
-* actions: a walk that does what was done least on this kind of page: each of the fourteen actions (exit ends
-  an episode and has no page after it), each kind of element. A press is one of the keys that both know.
+* pages: every page of each site (`web_pages.py`), opened by its address; of the full size, a sample.
+* effects: every kind of action on every route where it applies, from a page as it is opened.
+* actions: a walk that does what was done least on this kind of page, with tabs and history behind it.
+
+An action is one of the fourteen (exit ends an episode and has no page after it) on one kind of element. A
+press is one of the keys that both know.
 
 A view is the same if all of it is: address, title, HTML, text, elements, tabs, notice and viewport.
 
@@ -19,18 +22,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
-import re
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from stepwell.core import Task
 from stepwell.envs.web.actions import WebAction
@@ -39,17 +43,15 @@ from stepwell.envs.web.chromium import ChromiumDriver
 from stepwell.envs.web.env import WebEnv
 from stepwell.envs.web.light import LightDriver
 from stepwell.envs.web.options import SITES, WebOptions
-from stepwell.envs.web.page import PageElement, PageView
-from stepwell.envs.web.sites.app import find_route
-from stepwell.envs.web.sites.pages import SITES as PAGES
+from stepwell.envs.web.page import PageView
 from stepwell.envs.web.sites.source import SitesSource
 from stepwell.envs.web.sites.templates import TEMPLATES
 from stepwell.envs.web.sites.templates.template import make_content
 
+sys.path.insert(0, str(Path(__file__).parent))  # tests import this file from the repository's root
+from web_pages import Effect, list_actions, map_site, name_kind, name_route, name_site, start_content
+
 RESULTS = Path(__file__).parent / "results"
-KEYS = ("Enter", "PageDown", "PageUp", "Home", "End")
-EMPTY = ("scroll", "new_tab", "tab_focus", "close_tab", "goto", "go_back", "go_forward", "press")
-TEXTS = ("red", "7", "ann", "a & b <c>", "2026-01-31", "")
 MAX_TOLD = 20
 
 
@@ -67,7 +69,7 @@ class DriverPair:
             driver.open(start.url, headers=start.headers, allowed_hosts=start.allowed_hosts)
             for driver, start in zip((self.light, self.chromium), starts, strict=True)
         ]
-        self.view = self._compare(*views, "open")
+        self.opened = self.view = self._compare(*views, "open")
 
     def act(self, action: WebAction) -> PageView:
         """Do one action in both; the view of the light driver."""
@@ -144,77 +146,61 @@ def play_by_chance(size: str, num_episodes: int) -> dict[str, float]:
     return {"episodes": num_episodes, "steps": num_steps, "solved_share": solved / num_episodes}
 
 
-def start_content(site: str, size: str) -> dict[str, Any]:
-    """A task that starts on a site's first page with a person logged in."""
-    found = next(
-        t for t in TEMPLATES.values() if t.site == site and t.is_logged_in and t.start == "/" and t.sample
-    )
-    return make_content(found, random.Random(0), size, 0)
-
-
-def compare_pages(site: str, size: str, max_pages: int) -> dict[str, Any]:
-    """Every page that links lead to, opened by its address; nothing is sent, nobody logs out."""
-    with open_pair(start_content(site, size)) as pair:
-        seen, waiting = {pair.view.url}, [pair.view.url]
-        routes: Counter[str] = Counter()
-        while waiting and pair.num_views <= max_pages:
-            waiting.sort(key=lambda url: routes[name_route(url)])  # kinds of pages seen least come first
-            url = waiting.pop(0)
-            view = pair.act(WebAction("goto", argument=url))
-            routes[name_route(url)] += 1
-            for element in view.elements:
-                href = element.attributes.get("href", "")
-                target = f"http://{site}.localhost{href}" if href.startswith("/") else ""
-                if target and target not in seen and not re.match(r"/(logout|sites/)", href):
-                    seen.add(target)
-                    waiting.append(target)
+def compare_pages(site: str, size: str, max_pages: int, *, is_visitor: bool = False) -> dict[str, Any]:
+    """Every page of a site (at most so many; 0: all), opened by its address; nothing is sent."""
+    found = map_site(site, size, is_visitor=is_visitor, max_visits=20 * max_pages)
+    chosen = found.pages[:max_pages] if max_pages else found.pages
+    with open_site(site, size, is_visitor) as pair:
+        for url in chosen:
+            pair.act(WebAction("goto", argument=url))
         return {
-            "pages": pair.num_views,
-            "left": len(waiting),
-            "kinds": len(routes),
+            "pages": len(chosen),
+            "left": len(found.pages) - len(chosen) + found.num_unread,
+            "kinds": len({name_kind(url, is_visitor) for url in chosen}),
             "differences": pair.differences,
         }
 
 
-def name_route(url: str) -> str:
-    """The kind of a page: the route that answers it, and the names in its query."""
-    parts = urlsplit(url)
-    site = next((site for site in PAGES if parts.hostname == f"{site.name}.localhost"), None)
-    if site is None:
-        return url
-    route, _ = find_route(site, "GET", unquote(parts.path))
-    return f"{site.name} {route.path} {sorted(key for key, _ in parse_qsl(parts.query))}"
+@contextmanager
+def open_site(site: str, size: str, is_visitor: bool) -> Any:
+    """Both drivers on the first page of a site; a visitor is not logged in."""
+    with open_pair(start_content(site, size)) as pair:
+        if is_visitor:
+            pair.act(WebAction("goto", argument=name_site(site, "/logout")))
+        yield pair
 
 
-def list_actions(view: PageView, rng: random.Random) -> Iterable[tuple[str, WebAction]]:
-    """What can be done here: a key of the kind of action, and the action."""
-    for element in view.elements:
-        kind = f"{element.tag}:{element.attributes.get('type', '')}:{element.attributes.get('name', '')}"
-        label = element.text if element.tag == "button" else ""
-        if "Log out" not in element.text:
-            yield f"click {kind} {label}", WebAction("click", element.id)
-        yield f"hover {element.tag}", WebAction("hover", element.id)
-        if element.tag in ("input", "textarea"):
-            yield f"type {kind}", WebAction("type", element.id, rng.choice(TEXTS))
-            yield f"search {kind}", WebAction("search", element.id, rng.choice(TEXTS))
-        if element.tag == "select":
-            option = choose_option(element, rng)
-            yield f"select {kind}", WebAction("select_dropdown_option", element.id, option)
-    for name in EMPTY:
-        arguments = {
-            "scroll": ("up", "down"),
-            "press": KEYS,
-            "goto": ("/", "/search?q=a", "/no/such/page", "http://example.com/"),
-            "tab_focus": ("0", "1", "5"),
-        }.get(name, ("",))
-        for argument in arguments:
-            yield f"{name} {argument}", WebAction(name, argument=argument)
-    yield "click nothing", WebAction("click", "999")
+def play_effects(site: str, size: str, share: int = 1, *, is_visitor: bool = False) -> dict[str, Any]:
+    """Every kind of action on every route where it applies; of `share` effects one.
+
+    An action may take away what another one needs: then both drivers start afresh.
+    """
+    waiting = map_site(site, size, is_visitor=is_visitor).effects[::share]
+    names: Counter[str] = Counter()
+    differences, num_starts, num_effects = list[str](), 0, len(waiting)
+    while waiting:
+        num_starts, num_left = num_starts + 1, len(waiting)
+        with open_site(site, size, is_visitor) as pair:
+            while waiting and (action := find_action(pair, waiting[-1])) is not None:
+                waiting.pop()
+                names[action.name] += 1
+                pair.act(action)
+            differences += pair.differences
+        assert len(waiting) < num_left, f"{waiting[-1]} cannot be done"
+    return {
+        "effects": num_effects,
+        "starts": num_starts,
+        "actions": dict(names),
+        "differences": differences,
+    }
 
 
-def choose_option(element: PageElement, rng: random.Random) -> str:
-    """An option of a menu, or one that is not there."""
-    return rng.choice([*element.attributes.get("options", "").split("\n"), "no such option"]) or "all"
+def find_action(pair: DriverPair, effect: Effect) -> WebAction | None:
+    """The action of an effect on its page, which is opened unless it is there as it was; None: gone."""
+    if pair.view.url != effect.url or pair.view != pair.opened:
+        pair.opened = pair.act(WebAction("goto", argument=effect.url))
+    actions = dict(reversed(list(list_actions(pair.view, random.Random(str(effect))))))
+    return actions.get(effect.key)
 
 
 def walk_site(site: str, size: str, num_steps: int) -> dict[str, Any]:
@@ -267,6 +253,19 @@ def run_all(label: str, calls: dict[str, Callable[[], dict[str, Any]]], num_cont
     return found
 
 
+def count_cpu_s(*, with_own: bool = True) -> float:
+    """Processor seconds of this process and of all below it that still run."""
+    family, stats = {os.getpid()}, dict[int, tuple[int, int]]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            stats[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    while more := {pid for pid, (parent, _) in stats.items() if parent in family} - family:
+        family |= more
+    counted = family if with_own else family - {os.getpid()}
+    return sum(stats[pid][1] for pid in counted if pid in stats) / os.sysconf("SC_CLK_TCK")
+
+
 def summarize_oracles(rows: dict[str, Any], chance: dict[str, float]) -> dict[str, Any]:
     """Shares of solved templates, and what differed."""
     scores = {name: row.get("scores", (0.0, 0.0)) for name, row in rows.items()}
@@ -284,14 +283,16 @@ def summarize_oracles(rows: dict[str, Any], chance: dict[str, float]) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--small", action="store_true", help="a quick look; writes nothing")
-    parser.add_argument("--part", choices=("oracles", "pages", "actions"), help="only this part")
+    parser.add_argument("--part", choices=("oracles", "pages", "effects", "actions"), help="only this part")
     parser.add_argument("--size", choices=("tiny", "full"), help="only this size")
     parser.add_argument("--contexts", type=int, default=4, help="browser contexts at once")
-    parser.add_argument("--pages", type=int, default=150, help="pages of a site to compare")
+    parser.add_argument("--pages", type=int, default=400, help="pages of a full site (of a tiny one: all)")
+    parser.add_argument(
+        "--share", type=int, default=4, help="of so many effects of a full site one is played"
+    )
     parser.add_argument("--steps", type=int, default=300, help="steps of the walk over a site")
     args = parser.parse_args()
     small, sizes = args.small, [args.size] if args.size else ["tiny", "full"]
-    num_pages, num_steps = (5, 10) if small else (args.pages, args.steps)
     machine = {"machine": platform.machine(), "python": platform.python_version()}
     oracles, parity = dict[str, Any](machine), dict[str, Any](machine)
     for size in sizes:
@@ -301,12 +302,26 @@ def main() -> None:
             rows = run_all(f"oracles {size}", calls, args.contexts)
             oracles[size] = summarize_oracles(rows, play_by_chance(size, 20 if small else 1920))
             print(json.dumps(oracles[size]))
-        for part, play, limit in (("pages", compare_pages, num_pages), ("actions", walk_site, num_steps)):
+        num_pages = 5 if small else args.pages if size == "full" else 0
+        share = 100 if small else args.share if size == "full" else 1
+        for part, play, limit in (
+            ("pages", compare_pages, num_pages),
+            ("effects", play_effects, share),
+            ("actions", walk_site, 10 if small else args.steps),
+        ):
             if args.part in (None, part):
-                walks = {site: lambda s=site, p=play, n=limit, size=size: p(s, size, n) for site in SITES}
+                began = count_cpu_s()
+                walks = {site: partial(play, site, size, limit) for site in SITES}
+                if part != "actions":
+                    more = {
+                        f"{site}, visitor": partial(play, site, size, limit, is_visitor=True)
+                        for site in SITES
+                    }
+                    walks |= more
                 rows = run_all(f"{part} {size}", walks, args.contexts)
                 print(json.dumps({site: {**row, "differences": 0} for site, row in rows.items()}))
                 parity.setdefault(size, {})[part] = rows
+                parity[size][f"{part}_cpu_s"] = round(count_cpu_s() - began)
     if not small:
         keep_result(RESULTS / "web_oracles.json", oracles)
         keep_result(RESULTS / "web_parity.json", parity)

@@ -3,16 +3,17 @@
 The oracles of a preset play its own tasks, so that prompts and replies are as long as those of an agent that
 solves them. The model then reads the same prompts and writes as many tokens, turn by turn.
 
-    page         the environment's step without simplification: action, site or browser, parser, observation
+    page         the environment's step without simplification: action, site, parser, observation
+    browser      Chromium and Playwright's process during these steps; nothing with the light driver
     simplify     the page as the agent sees it
     model        prefill and decoding, one agent alone, or all episodes at once and then by step
 
-Times are milliseconds per step. They are processor time of this process, so that a crowded machine changes
-them little. The page in Chromium and a model on a GPU work elsewhere: there the clock counts.
+Times are milliseconds per step. They are processor time, of all processes, so that a crowded machine changes
+them little. A model on a GPU works elsewhere: there the clock counts. Steps are made one after the other.
 
     python benchmarks/web_step_parts.py                                   # web-tiny, in the light driver
-    python benchmarks/web_step_parts.py --preset web --episodes 4         # SmolLM2-135M
-    python benchmarks/web_step_parts.py --set env.options.driver=chromium --output FILE
+    python benchmarks/web_step_parts.py --set env.options.driver=chromium # the same in Chromium
+    python benchmarks/web_step_parts.py --preset web --episodes 1 --set env.options.driver=chromium  # SmolLM2
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -27,6 +29,7 @@ from typing import Any
 
 import torch
 from rollout_tokens import Episodes, play_turns
+from web_parity import count_cpu_s
 from web_speed import time_calls
 
 from stepwell.config.loading import load_config
@@ -39,29 +42,31 @@ RESULT = Path(__file__).parent / "results" / "web_step_parts.json"
 
 def play_oracles(components: Components, count: int) -> tuple[Episodes, dict[str, float]]:
     """Prompts and lengths of replies, and the milliseconds of a step by part."""
-    spent, clock = Counter[str](), Counter[str]()
+    spent, lock = Counter[str](), threading.Lock()
     is_light = components.config.env.options.get("driver", "light") == "light"
     inner = WebEnv.step
 
     def step(env: WebEnv, actions: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return inner(env, actions)
-        finally:
-            clock["step"] += time.perf_counter() - began
+        with lock:
+            elsewhere = 0.0 if is_light else count_cpu_s(with_own=False)
+            began = time.process_time()
+            try:
+                return inner(env, actions)
+            finally:
+                spent["step"] += time.process_time() - began
+                spent["browser"] += 0.0 if is_light else count_cpu_s(with_own=False) - elsewhere
 
     WebEnv.step = step  # type: ignore[method-assign]
-    places = {"step": (WebEnv, "step"), "simplify": (tabs if is_light else chromium, "simplify_page")}
     try:
-        with time_calls(places, spent):
+        with time_calls({"simplify": (tabs if is_light else chromium, "simplify_page")}, spent):
             shown = components.demonstrations(count, 0.0, 0)
     finally:
         WebEnv.step = inner  # type: ignore[method-assign]
     episodes = [[(step.state, step.num_units) for step in one.steps] for one in shown]
     num_steps = sum(map(len, episodes))
-    whole = spent["step"] if is_light else clock["step"]
     page = {
-        "page_ms": 1000 * (whole - spent["simplify"]) / num_steps,
+        "page_ms": 1000 * (spent["step"] - spent["simplify"]) / num_steps,
+        "browser_ms": 1000 * spent["browser"] / num_steps,
         "simplify_ms": 1000 * spent["simplify"] / num_steps,
     }
     return episodes, page  # type: ignore[return-value]
@@ -71,7 +76,7 @@ def time_model(components: Components, groups: list[Episodes]) -> float:
     """Milliseconds per step of a model that plays these groups one after the other."""
     engine: Any = components.engine
     read_time = time.process_time if components.config.policy.device == "cpu" else time.perf_counter
-    play_turns(engine, groups[0])  # warm
+    play_turns(engine, [episode[:1] for episode in groups[0]])  # warm
     began = read_time()
     for group in groups:
         play_turns(engine, group)
@@ -93,7 +98,8 @@ def main() -> None:
     try:
         episodes, row = play_oracles(components, args.episodes)
         row["model_alone_ms"] = time_model(components, [[episode] for episode in episodes])
-        row["model_together_ms"] = time_model(components, [episodes])
+        if len(episodes) > 1:
+            row["model_together_ms"] = time_model(components, [episodes])
     finally:
         components.close()
     turns = [turn for episode in episodes for turn in episode]

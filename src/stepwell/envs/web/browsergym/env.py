@@ -49,6 +49,9 @@ class BrowserGymOptions(Settings):
     modules: tuple[str, ...] = declare_host_option(
         ("browsergym.miniwob",), description="modules that register the tasks when they are imported"
     )
+    task_kwargs: dict[str, str] = declare_host_option(
+        {}, description="arguments of the tasks, such as start_url and goal of browsergym/openended"
+    )
     browser: str | None = declare_host_option(
         None, description="path of a Chromium; None: the one on this machine"
     )
@@ -182,6 +185,7 @@ class BrowserGymEnv(Env):
                 name,
                 disable_env_checker=True,
                 pre_observation_delay=self.options.delay_s,
+                **({"task_kwargs": self.options.task_kwargs} if self.options.task_kwargs else {}),
             )
         except gymnasium.error.Error as error:
             raise ConfigError(
