@@ -209,7 +209,10 @@ def test_the_share_is_taken_over_a_window_of_updates() -> None:
 def test_the_plan_of_an_own_agent_with_its_own_tasks_names_both(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text("\n".join(json.dumps({"name": f"n{i}"}) for i in range(40)))
     settings = (*own("greets"), f"own_agent.tasks={tmp_path / 'tasks.jsonl'}", "recipe.name=grpo")
-    told = plan_run(small_config(*settings))
+    told = plan_run(small_config(*settings, "warm_start.num_demos=64"))  # as presets have it
+    assert "warm start  no demonstrations, since no oracle solves tasks of your own" in " ".join(
+        told.split("\n")
+    )
     assert "lake_agents:greets" in told and "tasks.jsonl: 8 for training, 5 held out" in told
     assert "frozenlake" not in told
     with pytest.raises(ConfigError, match="has no 'greet'"):
@@ -243,12 +246,18 @@ def test_an_engine_that_fails_costs_infra_errors_and_no_update(tmp_path: Path) -
         assert components.pool.take("someone", 9) == []
 
 
-def test_tasks_may_come_from_a_file(tmp_path: Path) -> None:
+def test_tasks_may_come_from_a_file_and_a_presets_demonstrations_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = [f"name{i}" for i in range(40)]
     lines = [json.dumps({"name": name}) for name in names] + [json.dumps({"name": "X", "split": "held_out"})]
     (tmp_path / "tasks.jsonl").write_text("\n".join([*lines, "", lines[0]]))
     settings = (*own("greets"), f"own_agent.tasks={tmp_path / 'tasks.jsonl'}", "recipe.name=grpo")
-    folder = train(small_config(*settings, "train.num_updates=1", "eval.num_tasks=2", folder=tmp_path))
+    settings += ("warm_start.num_demos=64", "monitor.console=true", "train.num_updates=1")
+    folder = train(small_config(*settings, "eval.num_tasks=2", folder=tmp_path))
+    assert (
+        "warm start: no demonstrations, since no oracle solves tasks of your own" in capsys.readouterr().out
+    )
     with closing(open_pool(folder / "pool")) as pool:
         stored = [pool.get(entry.id) for entry in pool.find()]
     assert {s.trajectory.task.env for s in stored} == {"tasks"}

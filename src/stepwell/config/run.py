@@ -299,6 +299,16 @@ class RunConfig(Settings):
         where, _, name = self.own_agent.function.rpartition(":")
         return f"{PurePath(where).stem if where.endswith('.py') else where}:{name}"
 
+    @property
+    def num_demos(self) -> int:
+        """Demonstrations of the warm start: none where tasks are the user's own, which no oracle solves."""
+        return self.warm_start.num_demos if self.own_agent.tasks is None else 0
+
+    @property
+    def has_warm_start(self) -> bool:
+        """Whether there is anything to imitate before the first update."""
+        return self.num_demos > 0 or self.warm_start.chats is not None
+
     @model_validator(mode="after")
     def _check_consistency(self) -> RunConfig:
         if self.train.minibatches > self.train.tasks_per_update * self.train.group_size:

@@ -293,7 +293,7 @@ def _report_diagnosis(loop: TrainingLoop) -> list[str]:
     """Report why the run learnt nothing; empty if it learnt, or learnt from stored episodes."""
     if loop.config.offline.pool is not None:
         return []
-    has_warm_start = loop.config.warm_start.is_wanted
+    has_warm_start = loop.config.has_warm_start
     findings = diagnose(read_entries(loop.folder / METRICS), has_warm_start=has_warm_start)
     for text in findings:
         loop.monitor.note(text)

@@ -35,6 +35,12 @@ _WHERE = {"name", "folder", "num_threads", "checkpoint", "monitor", "pool", "wor
 _LATER = {"recipe", "train", "parity", "offline", "curriculum", "replay", "outcome"}
 
 
+NO_DEMOS = (
+    "no demonstrations, since no oracle solves tasks of your own (own_agent.tasks); "
+    "warm_start.chats takes examples of yours"
+)
+
+
 def has_goal(warm: WarmStartConfig) -> bool:
     """Whether the warm start may end before its last update."""
     goals = warm.stop_at, warm.stop_at_format, warm.stop_at_grounding

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from stepwell.config.training import WarmStartConfig
-from stepwell.core import Task, Trajectory
+from stepwell.core import InputError, Task, Trajectory
 from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import EpisodeRunner
-from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm, load_or_make
+from stepwell.runs.build.warm_starts import NO_DEMOS, describe_goal, has_goal, is_warm, load_or_make
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.loop.rollout_metrics import measure_descriptions
 from stepwell.runs.sft.chats import read_chats
@@ -40,6 +40,9 @@ class WarmStart:
 
     def run(self) -> None:
         """Learn what settings ask for, or load it from where another run left it."""
+        if not self.components.config.has_warm_start:
+            self.monitor.note(f"warm start: {NO_DEMOS}")
+            return
         prepare_critics(self.components.policy, self.components.recipe)
         cache = self.components.config.warm_start.cache
         if cache is None:
@@ -55,7 +58,7 @@ class WarmStart:
             self.monitor.note(f"warm start: {len(chats)} chats of {warm.chats}")
             # what a chat is worth is not known: the critic learns nothing from it
             self._learn_from(chats, warm.model_copy(update={"value_coef": 0.0}))
-        if warm.num_demos:
+        if self.components.config.num_demos:
             self._learn_from(self._demonstrate(), warm)
 
     def _demonstrate(self) -> list[Trajectory]:
@@ -64,6 +67,11 @@ class WarmStart:
         shown = components.demonstrations(
             warm.num_demos, warm.noise, components.config.seed, warm.demos_per_task
         )
+        if not shown:
+            name = components.config.env.name
+            raise InputError(
+                f"warm_start: {name} failed in every demonstration; `stepwell envs check {name}` says why"
+            )
         success = np.mean([t.is_success for t in shown])
         self.monitor.note(f"warm start: {len(shown)} demonstrations, {success:.2f} of them succeed")
         if (warning := components.backend.describe_imbalance(shown)) is not None:

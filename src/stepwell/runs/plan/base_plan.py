@@ -8,7 +8,7 @@ from pathlib import Path
 from stepwell.core import Split, Status, Task, Trajectory
 from stepwell.data.rows import read_rows
 from stepwell.runs.build.components import HELD_OUT_SEED, Components
-from stepwell.runs.build.warm_starts import describe_goal, has_goal
+from stepwell.runs.build.warm_starts import NO_DEMOS, describe_goal, has_goal
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.task_count import TaskCount
 from stepwell.runs.plan.text import format_count, format_line, format_sizes
@@ -111,12 +111,14 @@ class BasePlan:
             count = sum(1 for _ in read_rows(warm.chats, "warm_start.chats"))
             name = Path(warm.chats).name
             yield format_line("warm start", f"{format_count(count, 'chat')} of {name} {self._warm_up(count)}")
-        if warm.num_demos:
+        if config.num_demos:
             count = self.count_demonstrations()
             yield format_line(
                 "warm start", f"{count} demonstrations with {warm.noise:g} noise {self._warm_up(count)}"
             )
-        if warm.is_wanted and has_goal(warm):
+        elif warm.num_demos:
+            yield format_line("warm start", NO_DEMOS)
+        if config.has_warm_start and has_goal(warm):
             yield format_line("", f"until {describe_goal(warm)}, checked every {warm.check_every} updates")
         limits = [f"{train.num_updates} updates = {train.num_updates * self.num_trajectories:,} episodes"]
         limits += [f"{train.max_env_steps:,} actions"] if train.max_env_steps is not None else []
