@@ -16,10 +16,13 @@ from stepwell.pool.schema import metadata
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """A private server for the session. A test's data need not outlive the machine: no fsync."""
+    """A private server for the session. A test's data need not outlive the machine: no fsync.
+
+    Without autovacuum: when it comes depends on the time that tests take, and plans change with it.
+    """
     if binaries() is None:
         pytest.skip(MISSING)
-    with server(fsync="off", full_page_writes="off") as url:
+    with server(fsync="off", full_page_writes="off", autovacuum="off") as url:
         yield url
 
 
