@@ -180,12 +180,15 @@ class BrowserGymEnv(Env):
                 "no Chromium is installed: scripts/install_chromium.sh, or set env.options.browser"
             )
         _name_browser(path)
+        arguments: dict[str, Any] = (
+            {"task_kwargs": self.options.task_kwargs} if self.options.task_kwargs else {}
+        )
         try:
             return gymnasium.make(
                 name,
                 disable_env_checker=True,
                 pre_observation_delay=self.options.delay_s,
-                **({"task_kwargs": self.options.task_kwargs} if self.options.task_kwargs else {}),
+                **arguments,
             )
         except gymnasium.error.Error as error:
             raise ConfigError(
