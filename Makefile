@@ -44,7 +44,9 @@ install: $(STAMP)
 # What is installed is compiled by all cores, not file by file by pip, beside that last pip, which mostly looks
 # for what is missing; without what nobody imports. A file that is no Python 3 is no fault.
 UNUSED := /tests/|/transformers/models/(?!auto/|idefics|llama/|qwen|smol)|/torch/testing/|/sympy/physics/
-UNUSED := $(UNUSED)|/ray/(data|dashboard|rllib|serve|train|tune)/|/debugpy/_vendored/|/llama_index/|/networkx/
+UNUSED := $(UNUSED)|/ray/(autoscaler|data|dashboard|rllib|serve|train|tune)/|/debugpy/_vendored/|/llama_index/
+UNUSED := $(UNUSED)|/networkx/|/torch/_inductor/(codegen|fx_passes|kernel)/|/mypyc?/
+UNUSED := $(UNUSED)|/scipy/(interpolate|io|ndimage|signal|stats)/|/backrefs/|/docutils/|/fontTools/|/pygments/lexers/(?!_)|/pymdownx/
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '$(UNUSED)' $(VENV)/lib >/dev/null
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); \
