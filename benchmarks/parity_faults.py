@@ -3,7 +3,8 @@
 One run is trained for many updates in bfloat16. At some of them a fault is planted in the engine, one
 after the other, and the update is tried: it should stop before any weight changes. A fault that is not
 seen at once stays for up to four updates. Then the engine is whole again and the run goes on. Every update
-without a planted fault must pass.
+without a planted fault must pass. Weights and positions are compared exactly; only the temperature is left to
+the logprobs.
 
     python benchmarks/parity_faults.py household-tiny policy.model=smollm2-135m policy.dtype=bfloat16 \\
         policy.device=cuda train.num_updates=100 --name h200_seed0
@@ -16,6 +17,7 @@ can be seen.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import platform
 import tempfile
@@ -102,6 +104,10 @@ class RecordedParity(ParityCheck):
         super().__init__(loop.config.parity, lambda: loop.runner, loop.monitor.note)
         self._loop = loop
 
+    def judge_positions(self, place: str, fault: str) -> None:
+        self._loop.rows.append({})  # it stops before any logprob is computed
+        super().judge_positions(place, fault)
+
     def judge_gaps(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
         row = {"mean": gaps.mean_abs, "max": gaps.max_abs, "tokens": gaps.num_tokens}
         if self._monitor is not None:
@@ -155,7 +161,7 @@ def load_previous(loop: FaultyLoop) -> Iterator[None]:
 @contextmanager
 def shift_positions(loop: FaultyLoop, by: int) -> Iterator[None]:
     """From position 64 on, the engine turns heads as if every token stood `by` places later."""
-    rotation = loop.components.engine._core.runner.forward._ops._rotation
+    rotation = loop.components.engine._core.runner.forward.read_tables()
     tables = (rotation.cos, rotation.sin, rotation.signed_sin)
     kept = [table.clone() for table in tables]
     loop.components.engine.forget()
@@ -165,6 +171,45 @@ def shift_positions(loop: FaultyLoop, by: int) -> Iterator[None]:
     for table, original in zip(tables, kept, strict=True):
         table.copy_(original)
     loop.components.engine.forget()
+
+
+class ShiftedForward:
+    """A forward pass that counts one token twice: from position 64 on, every position is one too high."""
+
+    def __init__(self, inner: Any, uses_plan: bool) -> None:
+        self._inner, self._uses_plan = inner, uses_plan
+
+    def __call__(
+        self, ids: torch.Tensor, positions: torch.Tensor, plan: Any, *args: Any, **options: Any
+    ) -> Any:
+        if self._uses_plan:  # the kernel looks up the plan's positions, and stores the key there too
+            plan = copy.copy(plan)
+            last = plan.store.max_length - 1
+            plan.positions = (plan.positions + (plan.positions >= JUMP_AT)).clamp(max=last)
+        return self._inner(ids, positions + (positions >= JUMP_AT), plan, *args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@contextmanager
+def count_token_twice(loop: FaultyLoop) -> Iterator[None]:
+    """The engine looks up other rows of correct tables."""
+    engine, runner = loop.components.engine, loop.components.engine._core.runner
+    own = runner.forward
+    runner.forward = ShiftedForward(own, runner.use_triton)
+    _drop_graphs(runner)
+    engine.forget()
+    yield
+    runner.forward = own
+    _drop_graphs(runner)
+    engine.forget()
+
+
+def _drop_graphs(runner: Any) -> None:
+    """Let decoding steps be captured again, with the forward pass that there is now."""
+    if hasattr(runner, "_graphs"):
+        runner._graphs.clear()
 
 
 @contextmanager
@@ -189,6 +234,7 @@ FAULTS: dict[str, Callable[[FaultyLoop], Any]] = {
     "weights of the update before": load_previous,
     "positions shifted by 1": lambda loop: shift_positions(loop, 1),
     "positions shifted by 16": lambda loop: shift_positions(loop, 16),
+    "a token counted twice": count_token_twice,
     "temperature 1.1 instead of 1": record_other_temperature,
 }
 

@@ -158,6 +158,8 @@ class _Writer:
             "anchor": step.anchor,
             "info": _check_json(step.info, "info"),
         }
+        if step.position_mark is not None:
+            header["positions"] = step.position_mark
         if isinstance(step.state, TokenState) and isinstance(step.action, TokenAction):
             self.previous_ids = np.concatenate([step.state.prompt_ids, step.action.action_ids])
         return header
@@ -265,6 +267,7 @@ class _Reader:
             policy_version=VersionSpan(*value["version"]),
             anchor=value["anchor"],
             info=value["info"],
+            position_mark=value.get("positions"),
         )
 
     def read_trajectory(self, value: dict[str, Any]) -> Trajectory:

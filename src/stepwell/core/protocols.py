@@ -73,7 +73,8 @@ class Sampled:
     """One sampled action: what a `Step` needs from the engine.
 
     `logprobs` are those of the temperature-scaled, untruncated distribution.
-    `num_cached` counts prompt tokens whose keys and values were reused.
+    `num_cached` counts prompt tokens whose keys and values were reused. `position_mark` marks the positions
+    at which the engine read prompt and action (`core/position_marks.py`); None if it does not say.
     """
 
     action: Action
@@ -81,6 +82,7 @@ class Sampled:
     sampling: Sampling
     policy_version: VersionSpan
     num_cached: int = 0
+    position_mark: int | None = None
 
     def step(self, state: State) -> Step:
         """The step with this action in `state`."""
@@ -90,6 +92,7 @@ class Sampled:
             behavior_logprobs=self.logprobs,
             sampling=self.sampling,
             policy_version=self.policy_version,
+            position_mark=self.position_mark,
         )
 
 

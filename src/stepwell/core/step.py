@@ -224,6 +224,8 @@ class Step:
     policy_version: VersionSpan = field(default_factory=lambda: VersionSpan.at(0))
     anchor: str | None = None
     info: dict[str, JSON] = field(default_factory=dict)
+    position_mark: int | None = None
+    """Of the positions at which the engine read prompt and action, to be compared with the trainer's."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.action, _PAIRS[type(self.state)]):

@@ -284,10 +284,13 @@ class EngineCore:
     def _build_result(
         self, sequence: _Sequence, reason: FinishReason, ids: AnyArray, logprobs: AnyArray
     ) -> Finished:
-        params = sequence.request.params
+        params, mark = sequence.request.params, None
         text = ""
         if self._tokenizer is not None and len(ids):
             text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        if len(ids) and self.table.computed[sequence.slot] == self.table.length[sequence.slot] - 1:
+            num_read = int(self.table.computed[sequence.slot])  # the last token was sampled, but never read
+            mark = self.runner.store.positions.compute_mark(sequence.slot, num_read)
         for array in (ids, logprobs):
             array.setflags(write=False)  # nobody else has them: the record needs no copy
         sampled = Sampled(
@@ -296,5 +299,6 @@ class EngineCore:
             sampling=Sampling(params.temperature, params.top_p, sequence.seed, reason),
             policy_version=VersionSpan(sequence.first_version, self.version),
             num_cached=sequence.num_cached,
+            position_mark=mark,
         )
         return Finished(sequence.request.id, sampled)

@@ -46,6 +46,7 @@ from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle, 
 from stepwell.engines.core import EngineCore, EngineCounts
 from stepwell.engines.jobs import SampleJob, collect_new_tokens, pass_result
 from stepwell.engines.numerics import check_dtype
+from stepwell.engines.rotation_check import check_rotation
 from stepwell.engines.runner_factory import build_runner, open_model
 from stepwell.engines.token_stream import SampledToken, TokenStream, deliver_tokens
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_version
@@ -184,6 +185,7 @@ class EmbeddedEngine:
         return self.model.state_dict()  # type: ignore[no-any-return]
 
     def _swap_weights(self, version: int, ready: Mapping[str, torch.Tensor]) -> None:
+        self.check_rotation(self.model)
         self._pause(partial(self._core.apply_weights, version, partial(copy_weights, self.model, ready)))
 
     def _pause(self, function: Callable[[], T]) -> T:
@@ -205,6 +207,11 @@ class EmbeddedEngine:
     def fingerprint(self) -> str:
         """Compute the exact fingerprint of the weights in use (see `weights.fingerprint_of`)."""
         return self._pause(lambda: fingerprint_of(self.model.state_dict()))
+
+    def check_rotation(self, model: Any) -> None:
+        """Refuse if this engine turns heads otherwise than the trainer's `model` at some position."""
+        runner = self._core.runner
+        self._pause(lambda: check_rotation(runner.forward, self.model, model, runner.store.length))
 
     def close(self) -> None:
         """Stop the worker; requests in flight fail with `EngineError`."""

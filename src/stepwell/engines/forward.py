@@ -33,6 +33,9 @@ FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # the others depend on the
 class ForwardPass(Protocol):
     """A language model over slots."""
 
+    positions: torch.Tensor
+    """Those that the last pass looked up, [T] or [axes, T]."""
+
     def __call__(
         self,
         ids: torch.Tensor,
@@ -49,9 +52,14 @@ class ForwardPass(Protocol):
     def refresh_weights(self) -> None:
         """Update what is derived from the model's parameters after these changed."""
 
+    def read_tables(self) -> Rotation | None:
+        """Return the rotary tables in use; None if the model computes them in every pass."""
+
 
 class ModelForward:
     """The model's own code, with its attention replaced."""
+
+    positions: torch.Tensor
 
     def __init__(self, model: Any) -> None:
         install_attention(model.get_decoder())  # a vision tower keeps its own attention
@@ -65,6 +73,7 @@ class ModelForward:
         want_logits: bool,
         features: TokenFeatures | None = None,
     ) -> torch.Tensor | None:
+        self.positions = positions
         given: dict[str, torch.Tensor] = {"input_ids": ids[None]}
         if features is not None:
             x = self._model.get_input_embeddings()(ids)
@@ -81,6 +90,9 @@ class ModelForward:
 
     def refresh_weights(self) -> None:
         """Do nothing: the parameters themselves are used."""
+
+    def read_tables(self) -> None:
+        """Return None: the model computes them in every pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +134,14 @@ class LeanOps:
     """The operations of a layer besides matrix products, in plain torch."""
 
     def __init__(self, rotation: Rotation) -> None:
-        self._rotation = rotation
+        self.rotation = rotation
         self._cos = self._sin = rotation.cos
 
-    def begin_pass(self, positions: torch.Tensor) -> None:
-        """Look up the rotary values that all layers of one pass share."""
-        self._cos = self._rotation.cos.index_select(0, positions)[:, None]
-        self._sin = self._rotation.signed_sin.index_select(0, positions)[:, None]
+    def begin_pass(self, positions: torch.Tensor, plan: AttentionPlan) -> torch.Tensor:
+        """Look up the rotary values that all layers of one pass share; return the positions that are used."""
+        self._cos = self.rotation.cos.index_select(0, positions)[:, None]
+        self._sin = self.rotation.signed_sin.index_select(0, positions)[:, None]
+        return positions
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Over the last axis; `weight` may carry leading axes of its own."""
@@ -185,6 +198,8 @@ class LeanLayer:
 class LeanForward:
     """The Llama family in few operations."""
 
+    positions: torch.Tensor
+
     def __init__(self, model: Any, max_length: int, ops: type[LeanOps] = LeanOps) -> None:
         config, decoder = model.config.get_text_config(), model.get_decoder()
         self._eps = config.rms_norm_eps
@@ -206,7 +221,7 @@ class LeanForward:
         features: TokenFeatures | None = None,
     ) -> torch.Tensor | None:
         ops, eps = self._ops, self._eps
-        ops.begin_pass(positions)
+        self.positions = ops.begin_pass(positions, plan)
         x = F.embedding(ids, self._embedding)
         if features is not None:
             x.index_copy_(0, features.places, features.features.to(x.dtype))
@@ -227,6 +242,10 @@ class LeanForward:
         for layer in self._layers:
             if layer.norms is not None:
                 layer.norms.refresh_weights()
+
+    def read_tables(self) -> Rotation:
+        """Return the tables that all layers look up."""
+        return self._ops.rotation
 
 
 def is_lean(model: Any) -> bool:

@@ -11,6 +11,7 @@ Invariants
 * On CPU the length grows by doubling up to `max_length` (untouched pages cost nothing).
   On CUDA all of it is allocated at once, because captured graphs keep its addresses.
 * There is one more row than slots: captured graphs pad their batch with it.
+* `positions` knows at which position each key was computed, and follows every copy.
 * Prefixes that requests share are copied between rows (`PrefixCopies`), never recomputed.
 """
 
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from stepwell.core.errors import ConfigError
+from stepwell.engines.position_log import PositionLog
 
 FIRST_LENGTH = 256
 MAX_COPIED_TOKENS = 65_536  # of one operation: copies are gathered first, which takes memory
@@ -36,6 +38,7 @@ class KVStore:
         self.device = device
         self.dtype = dtype
         self.length = max_length if device.type == "cuda" else min(FIRST_LENGTH, max_length)
+        self.positions = PositionLog(num_slots, device)
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
 
@@ -76,6 +79,7 @@ class KVStore:
         for layer in self._keys:
             for tensor in (self.keys(layer), self.values(layer)):
                 tensor[:, :, :num_tokens].index_copy_(0, write, tensor[:, :, :num_tokens][read])
+        self.positions.copy_prefixes(sources, targets, num_tokens)
 
     def write_kv(
         self, layer: int, slots: torch.Tensor, positions: torch.Tensor, key: torch.Tensor, value: torch.Tensor

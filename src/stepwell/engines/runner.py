@@ -48,6 +48,7 @@ class Runner:
             ]
         ids = torch.from_numpy(np.concatenate(runs)).to(self.store.device)
         self.forward(ids, positions, plan, want_logits=False, features=features)
+        self.store.positions.add_runs(slots, starts, counts, self.forward.positions)
 
     def prepare_prefill(
         self, slots: AnyArray, starts: AnyArray, counts: AnyArray
@@ -81,6 +82,7 @@ class Runner:
         logits = self.forward(ids, turned, plan, want_logits=True)
         assert logits is not None
         tokens, logprobs = choose_tokens(logits, *self._sampling_tensors(slots, positions))
+        self.store.positions.add_tokens(slots, positions, self.forward.positions.cpu().numpy())
         return tokens.cpu().numpy(), logprobs.float().cpu().numpy()
 
     def build_decode_plan(self, slots: AnyArray, positions: AnyArray) -> Any:

@@ -104,8 +104,9 @@ class TritonOps(LeanOps):
         super().__init__(rotation)
         self._tables = (rotation.cos, rotation.sin)
 
-    def begin_pass(self, positions: torch.Tensor) -> None:
-        """Do nothing: the kernel reads the tables by position."""
+    def begin_pass(self, positions: torch.Tensor, plan: TritonPlan) -> torch.Tensor:  # type: ignore[override]
+        """Return the plan's positions: by these the kernel reads the tables."""
+        return plan.positions
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return kernels.rms_norm(x, weight, eps)

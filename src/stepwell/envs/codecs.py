@@ -324,8 +324,9 @@ def unpack_samples(header: Header, arrays: Arrays) -> list[Sampled]:
             Sampling(temperature, top_p, seed, FinishReason(reason)),
             VersionSpan(first, last),
             num_cached,
+            mark,
         )
-        for place, (action, (temperature, top_p, seed, reason, first, last, num_cached)) in enumerate(
+        for place, (action, (temperature, top_p, seed, reason, first, last, num_cached, mark)) in enumerate(
             zip(actions, fields, strict=True)
         )
     ]
@@ -349,7 +350,7 @@ def _pack_sample(sample: Sampled) -> list[Any]:
     how, span = sample.sampling, sample.policy_version
     return [
         how.temperature, how.top_p, how.seed, how.finish_reason.value,
-        span.first, span.last, sample.num_cached,
+        span.first, span.last, sample.num_cached, sample.position_mark,
     ]  # fmt: skip
 
 

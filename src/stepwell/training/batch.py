@@ -173,12 +173,13 @@ class TrajectoryMinibatch:
     def _describe_token(self, index: int) -> str:
         """Name a token by its trajectory, its step and its place in the step."""
         step, token = step_and_token(index, [step.num_units for step in self.steps])
-        trajectory, place = step_and_token(step, [len(t.steps) for t in self.trajectories])
+        return f"{self.describe_step(step)}, token {token} of {self.steps[step].num_units}"
+
+    def describe_step(self, index: int) -> str:
+        """Name a step by its trajectory and its place in it."""
+        trajectory, place = step_and_token(index, [len(t.steps) for t in self.trajectories])
         chosen = self.trajectories[trajectory]
-        return (
-            f"trajectory {chosen.id}, step {place} of {len(chosen.steps)}, "
-            f"token {token} of {self.steps[step].num_units}"
-        )
+        return f"trajectory {chosen.id}, step {place} of {len(chosen.steps)}"
 
     @cached_property
     def num_step_values(self) -> int:

@@ -56,6 +56,7 @@ from stepwell.training.memory_budget import TokenBudget
 from stepwell.training.objective import Objective
 from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
 from stepwell.training.policy import Policy
+from stepwell.training.position_check import find_position_fault
 from stepwell.training.rank_group import RankGroup
 from stepwell.training.rank_launch import ChildLauncher, RankLauncher
 from stepwell.training.ranks import TIMEOUT_S, RankOptimizer
@@ -65,6 +66,7 @@ from stepwell.training.update_credit import compute_update_credit
 
 Result = TypeVar("Result")
 CheckParity = Callable[[LogprobGaps, MeasureErrors], None]
+CheckPositions = Callable[[str], None]
 KeepCredit = Callable[[list[CreditRecord]], None]
 
 
@@ -96,6 +98,7 @@ class Trainer:
         self.devices, self.num_done = tuple(devices), 0
         self._replay_teaches_critic = True
         self._keep_credit: KeepCredit | None = None
+        self._check_positions: CheckPositions | None = None
         self.rate_factor = 1.0
         """Factor of all learning rates besides the schedule; a rolled back run lowers it."""
         self._budget = TokenBudget(config.token_budget, policy)
@@ -132,6 +135,7 @@ class Trainer:
         trajectories: Sequence[Trajectory],
         *,
         check_parity: CheckParity | None = None,
+        check_positions: CheckPositions | None = None,
         version: int | None = None,
         trained_steps: Mapping[str, Sequence[bool]] | None = None,
         replay_teaches_critic: bool = True,
@@ -141,12 +145,14 @@ class Trainer:
 
         `check_parity` is called before any weight changes. It gets the gaps between the policy's logprobs and
         those of the engine that sampled, and a function that compares both with float32; it may raise.
+        `check_positions` gets a description if the engine read a step at other positions; it may raise.
         `version` is that of the current weights. Samples of older versions are left out of that comparison,
         and are learnt from with the truncated ratio. `trained_steps` names the steps of replayed trajectories
         that the policy learns from, by trajectory id; `replay_teaches_critic` says whether the critic learns
         from those trajectories. `keep_credit` gets what the update made of each trajectory.
         """
         self._replay_teaches_critic, self._keep_credit = replay_teaches_critic, keep_credit
+        self._check_positions = check_positions
 
         def run() -> dict[str, float]:
             return self._run_update(trajectories, check_parity, version, trained_steps or {})
@@ -192,6 +198,8 @@ class Trainer:
         share *= self.rate_factor
         self._stepper.set_rate(share)
         place = f"update {self.num_done + 1}"
+        if self._check_positions is not None and (fault := find_position_fault(self.policy, minibatches)):
+            self._check_positions(fault)
         with nan_as_divergence_error(place, ADVICE), oom_as_config_error(place, minibatches):
             objectives = [self._build_objective(minibatch, version) for minibatch in minibatches]
             seen: list[dict[str, Tensor]] = []

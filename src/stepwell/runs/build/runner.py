@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class WeightSource(Protocol):
     """A policy, as far as its weights are published."""
 
+    model: Any
+
     def model_weights(self) -> Mapping[str, Any]:
         """What an engine loads."""
 
@@ -47,7 +49,7 @@ class EpisodeRunner(Protocol):
         """Load new weights; returns their fingerprint, or None if they are loaded later."""
 
     def check_weights(self) -> None:
-        """Refuse an engine that no longer holds the weights of the last `publish`."""
+        """Refuse an engine that no longer holds the weights of the last `publish`, or makes other tables."""
 
     def forget(self) -> None:
         """Drop the caches of what was sampled."""
@@ -62,6 +64,7 @@ class LocalRunner:
     engine: EmbeddedEngine | ServedEngine | ArrayEngine
     rollout: Rollout | AgentRollout
     _published: tuple[int, str] | None = field(default=None, init=False)  # version and fingerprint
+    _policy: WeightSource | None = field(default=None, init=False)  # whose weights these are
 
     @property
     def dtype(self) -> torch.dtype:
@@ -79,13 +82,15 @@ class LocalRunner:
         tensors = policy.model_weights()
         published = fingerprint_of(tensors, self.dtype)
         self.engine.load_weights(version, tensors)
-        self._published = version, published
+        self._published, self._policy = (version, published), policy
         self.check_weights()
         return published
 
     def check_weights(self) -> None:
         if self._published is not None:
             check_fingerprint(*self._published, self.engine.fingerprint(), "the engine")
+        if self._policy is not None and hasattr(self.engine, "check_rotation"):  # servers show no tables
+            self.engine.check_rotation(self._policy.model)
 
     def forget(self) -> None:
         self.engine.forget()

@@ -16,17 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from stepwell.config.run import RunConfig
-from stepwell.core import LogprobGaps, Trajectory
-from stepwell.core.logprob_gaps import MeasureErrors
+from stepwell.core import Trajectory
 from stepwell.curriculum import ReplayBuffer
 from stepwell.rewards import JUDGED_PARTS, apply_outcomes
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop.agent_failures import AgentFailures
 from stepwell.runs.loop.credit_recorder import CreditRecorder
 from stepwell.runs.loop.outcome_judging import OutcomeJudging
+from stepwell.runs.loop.parity_check import UpdateChecks
 from stepwell.runs.loop.sources import Batch
-
-CheckParity = Callable[[LogprobGaps, MeasureErrors], None]
 
 
 @dataclass(eq=False)
@@ -41,16 +39,16 @@ class BatchLearner:
     judging: OutcomeJudging | None = None
     credit: CreditRecorder | None = None
 
-    def learn_from(self, update: int, batch: Batch, check_parity: CheckParity | None) -> dict[str, float]:
+    def learn_from(self, update: int, batch: Batch, checks: UpdateChecks | None) -> dict[str, float]:
         """Learn from the batch of this update; returns figures.
 
-        `check_parity` compares fresh samples with the engine's logprobs; None if the episodes are not fresh.
+        `checks` compare fresh samples with the engine; None if the episodes are not fresh.
         """
         outcomes = {} if self.judging is None else self.judging.judge_batch(update, batch)
         num_judged = self._apply_outcomes(batch.trajectories)
-        figures = outcomes | ({} if check_parity is None else self._judge_batch(update, batch.trajectories))
+        figures = outcomes | ({} if checks is None else self._judge_batch(update, batch.trajectories))
         figures |= {"judged": num_judged / len(batch.trajectories)} if num_judged else {}
-        figures |= self._update_weights(update, batch, check_parity)
+        figures |= self._update_weights(update, batch, checks)
         if num_left_out := figures.get("guard/left_out"):
             self.note(
                 f"update {update}: {num_left_out:.0f} optimizer steps left out: the policy is "
@@ -58,9 +56,7 @@ class BatchLearner:
             )
         return figures
 
-    def _update_weights(
-        self, update: int, batch: Batch, check_parity: CheckParity | None
-    ) -> dict[str, float]:
+    def _update_weights(self, update: int, batch: Batch, checks: UpdateChecks | None) -> dict[str, float]:
         learnable = self._choose_learnable(update, batch.trajectories)
         if not learnable:
             return {}
@@ -71,7 +67,8 @@ class BatchLearner:
         is_mixed = batch.is_mixed or (replayed is not None and bool(replayed.trajectories))
         metrics = self.components.trainer.update(
             learnable if replayed is None else [*learnable, *replayed.trajectories],
-            check_parity=check_parity,
+            check_parity=None if checks is None else checks.judge_gaps,
+            check_positions=None if checks is None else checks.judge_positions,
             version=update - 1 if is_mixed else None,
             trained_steps=None if replayed is None else replayed.masks,
             replay_teaches_critic=self.config.replay.teaches_critic,

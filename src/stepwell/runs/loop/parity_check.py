@@ -1,13 +1,20 @@
 """Compares engine and trainer on fresh samples in every update; what is not rounding stops the run.
 
-Two questions are asked before any weight changes. Does the engine still hold the weights that were
-published? Their fingerprints tell exactly. Does it compute with them as the trainer does? The logprobs of
-the samples tell, as far as rounding allows (`engines/parity.py`).
+Four questions are asked before any weight changes. Three have exact answers:
+
+    weights      does the engine still hold what was published?        fingerprints (`engines/weights.py`)
+    positions    did it read every token where the trainer reads it?   marks (`training/position_check.py`)
+    rotation     does it make the same of a position?                  tables (`engines/rotation_check.py`)
+
+Does it then compute as the trainer does? The logprobs of the samples tell, as far as rounding allows
+(`engines/parity.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stepwell.config.outputs import ParityConfig
@@ -20,6 +27,14 @@ if TYPE_CHECKING:
     from stepwell.runs.build.runner import EpisodeRunner
 
 
+@dataclass(frozen=True, slots=True)
+class UpdateChecks:
+    """The checks of one update, as the trainer calls them. They raise, or report, what they find."""
+
+    judge_gaps: Callable[[LogprobGaps, MeasureErrors], None]
+    judge_positions: Callable[[str], None]
+
+
 class ParityCheck:
     """The check of one run. `read_runner` gives what plays episodes; `note` reports outliers."""
 
@@ -28,6 +43,22 @@ class ParityCheck:
     ) -> None:
         self._config, self._read_runner, self._note = config, read_runner, note
         self._monitor: ParityMonitor | None = None
+
+    def start_update(self, update: int) -> UpdateChecks:
+        """The checks of an update."""
+        place = f"update {update}"
+        return UpdateChecks(partial(self.judge_gaps, place), partial(self.judge_positions, place))
+
+    def judge_positions(self, place: str, fault: str) -> None:
+        """Steps that engine and trainer read at different positions: an error, or a note."""
+        text = f"engine and trainer disagree about positions: {fault}"
+        if self._config.on_mismatch == "stop":
+            raise ParityError(
+                f"{place}: {text}. The ratio of the loss would be wrong: set engine.forward to "
+                '"transformers" or engine.attention_kernel to "torch" to see which part counts wrongly. '
+                "The weights were not changed"
+            )
+        self._note(f"{place}: {text}")
 
     def judge_gaps(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
         """Judge the gaps of the update at `place`; a fault is an error, or a note if settings say so."""

@@ -279,9 +279,8 @@ class TrainingLoop:
         if batch is None:
             return False
         played = time.perf_counter()
-        judge_gaps = partial(self._parity.judge_gaps, f"update {self.state.update + 1}")
-        check_parity = judge_gaps if self._source.is_fresh else None
-        metrics = self._learner.learn_from(self.state.update + 1, batch, check_parity)
+        checks = self._parity.start_update(self.state.update + 1) if self._source.is_fresh else None
+        metrics = self._learner.learn_from(self.state.update + 1, batch, checks)
         if self._may_roll_back:
             metrics["guard/rollbacks"] = float(self.state.num_rollbacks)
         learnt = time.perf_counter()

@@ -1,0 +1,75 @@
+"""The position log: at which rotary position the key at each place of each slot was computed.
+
+Every forward pass reports the positions that it looked up (`ForwardPass.positions`), and the log keeps them
+beside the keys: written where keys are written, copied where prefixes are copied. When a request leaves, the
+positions of everything that its action depended on become one number (`core/position_marks.py`), which goes
+with the sample. The trainer compares it with the positions that its own packing gives the same tokens.
+
+Invariants
+* The log never makes the host wait for a device on its own. Positions of a prefill on a GPU arrive while the
+  pass runs and are read after a decoding step, which has waited already.
+* A place that was never computed has position -1, which no trainer gives.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from stepwell.core.arrays import AnyArray
+from stepwell.core.position_marks import mark_sequence
+
+FIRST_PLACES = 256
+_Run = tuple[AnyArray, AnyArray, AnyArray, torch.Tensor]
+
+
+class PositionLog:
+    """Positions [axes, slot, place] on the host. One axis, until a pass has more."""
+
+    def __init__(self, num_slots: int, device: torch.device) -> None:
+        self._device = device
+        self._positions = np.full((1, num_slots, FIRST_PLACES), -1, dtype=np.int32)
+        self._arriving: list[_Run] = []
+
+    def add_runs(self, slots: AnyArray, starts: AnyArray, counts: AnyArray, positions: torch.Tensor) -> None:
+        """Note the positions [T] or [axes, T] of runs of `counts` tokens from place `starts` in `slots`."""
+        arriving = positions.to("cpu", non_blocking=True)
+        self._arriving.append((slots, starts, counts, arriving))
+        if self._device.type == "cpu":
+            self._read_arriving()
+
+    def add_tokens(self, slots: AnyArray, places: AnyArray, positions: AnyArray) -> None:
+        """Note the positions [T] of one token in each slot."""
+        self._ensure_room(int(places.max()) + 1, 1)
+        self._positions[:, slots, places] = positions
+
+    def copy_prefixes(self, sources: list[int], targets: list[int], num_tokens: int) -> None:
+        """Copy the first places of each source to its target. All are read before any is written."""
+        self._read_arriving()
+        self._positions[:, targets, :num_tokens] = self._positions[:, sources, :num_tokens]
+
+    def compute_mark(self, slot: int, num_tokens: int) -> int:
+        """Mark the positions of the first tokens of a slot."""
+        self._read_arriving()
+        return mark_sequence(self._positions[:, slot, :num_tokens])
+
+    def _read_arriving(self) -> None:
+        if self._arriving and self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        for slots, starts, counts, tensor in self._arriving:
+            positions = np.atleast_2d(tensor.numpy())
+            self._ensure_room(int((starts + counts).max()), len(positions))
+            offset = 0
+            for slot, start, count in zip(slots.tolist(), starts.tolist(), counts.tolist(), strict=True):
+                self._positions[:, slot, start : start + count] = positions[:, offset : offset + count]
+                offset += count
+        self._arriving.clear()
+
+    def _ensure_room(self, num_places: int, num_axes: int) -> None:
+        axes, _, have = self._positions.shape
+        if num_places > have:
+            more = max(num_places, 2 * have) - have
+            self._positions = np.pad(self._positions, ((0, 0), (0, 0), (0, more)), constant_values=-1)
+        if num_axes > axes:
+            assert axes == 1, f"positions with {num_axes} axes after some with {axes}"
+            self._positions = np.repeat(self._positions, num_axes, axis=0)
