@@ -88,6 +88,7 @@ samples = st.builds(
     st.builds(Sampling, st.floats(0, 9), st.floats(0.1, 1), maybe_seed, st.sampled_from(FinishReason)),
     st.integers(0, 9).map(lambda n: VersionSpan(n, n + 1)),
     st.integers(0, 9),
+    st.none() | st.integers(0, 2**52 - 1),
 )
 
 
@@ -140,8 +141,8 @@ def test_samples_come_back_equal(given_samples: list[Sampled]) -> None:
     assert len(found) == len(given_samples)
     for one, other in zip(found, given_samples, strict=True):
         assert equal(one.logprobs, other.logprobs)
-        assert (one.action, one.sampling, one.policy_version, one.num_cached) == (
-            other.action, other.sampling, other.policy_version, other.num_cached,
+        assert (one.action, one.sampling, one.policy_version, one.num_cached, one.position_mark) == (
+            other.action, other.sampling, other.policy_version, other.num_cached, other.position_mark,
         )  # fmt: skip
 
 

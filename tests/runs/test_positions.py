@@ -99,7 +99,7 @@ def test_an_engine_with_wrong_tables_takes_no_new_weights(tmp_path: Path) -> Non
     [
         ["agent.context=window", "agent.context_turns=1", "engine.forward=transformers"],
         ["agent.context=summary", "agent.context_turns=1", "engine.num_slots=3", "engine.max_batch_size=3"],
-        ["workers.mode=stream"],
+        ["workers.mode=stream", "workers.processes=false"],
     ],
     ids=str,
 )

@@ -92,7 +92,7 @@ def test_requests_that_outlive_their_weights_are_read_at_the_same_positions() ->
         done, num_steps = [], 0
         while not done:
             done, num_steps = core.step(), num_steps + 1
-            if num_steps == 12:
+            if num_steps == 6:
                 core.apply_weights(1, lambda: None)
     assert done[0].sampled.policy_version.last == 1
     assert not find_wrong(CausalLMPolicy(model), [done[0].sampled.step(state)])
