@@ -1,11 +1,12 @@
 # Every target makes and reuses its own .venv; nothing needs to be done before.
 #
-#   make demo     watch an agent learn, in about five minutes
+#   make demo     watch an agent learn, in two to five minutes
 #   make test     what every change must pass: all tests but the slow ones, some minutes
 #   make test-fast    the inner loop: tests of what you changed, nearest first, at most 90 seconds
 #   make test-slow    the rest: kills, learning, studies, whatever takes more than 5 seconds
 #   make test-full    both, as CI runs them
 #   make test-thorough    every property on several times as many examples
+#   make test-docs-commands    every command of the documentation, run to its end (long)
 #   make test-extra-NAME    what needs an environment of its own: vllm, robosuite, libero, alfworld, …
 #   make coverage    make test-full, with the lines it covers
 #   make check    formatting, lint, types
@@ -30,7 +31,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # they share what they build; a process without work takes over the end of another one's list.
 BESIDE := -n 3 --dist worksteal
 
-.PHONY: install demo test test-fast test-slow test-full test-thorough coverage test-needs test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench first-hour docs clean
+.PHONY: install demo test test-fast test-slow test-full test-thorough test-docs-commands coverage test-needs test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench first-hour docs clean
 
 install: $(STAMP)
 
@@ -98,6 +99,10 @@ test-full: test-needs
 
 test-thorough: test-needs
 	STEPWELL_TESTS=thorough $(PYTEST) $(BESIDE) -m hypothesis
+
+# The file is not collected by the other targets. `page=start` runs one page.
+test-docs-commands: test-needs
+	$(PYTEST) -s tests/run_doc_commands.py $(if $(page),-k "[$(page)]")
 
 coverage: test-needs
 	$(PYTEST) $(BESIDE) --cov --cov-report=term --cov-report=html

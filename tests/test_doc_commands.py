@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.doc_pages import DOCS, ROOT, list_pages, read_blocks, split_commands
 from tests.doc_reader import Reader, Services, name_plan
+from tests.doc_sizes import NEVER_RUN
 
 from stepwell.cli.main import build_parser, main
 from stepwell.envs.web.browser import BROWSERS
@@ -130,6 +131,15 @@ def test_what_is_not_run_names_files_that_exist() -> None:
                 ]
     assert len(named) > 10
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_few_commands_are_never_run() -> None:
+    lines = {pattern: 0 for pattern in NEVER_RUN}
+    for words in (words for page in PAGES for words in list_commands(page)):
+        for pattern in NEVER_RUN:
+            lines[pattern] += re.search(pattern, shlex.join(words)) is not None
+    assert all(lines.values()), lines
+    assert sum(lines.values()) <= 15, "run more of them in `make test-docs-commands` (tests/doc_runner.py)"
 
 
 def read_view_sessions() -> list[tuple[list[str], str]]:

@@ -89,6 +89,21 @@ def test_at_a_terminal_the_view_holds_what_a_watcher_asks() -> None:
     assert "watch [this]" in plain
 
 
+def test_a_curve_is_drawn_from_the_warm_start_on() -> None:
+    checks = [(10, 0.0, 0.0), (20, 0.6, 0.0), (30, 1.0, 0.3)]
+    entries = [
+        make_entry("warm_start", 0, float(step), step=step, num_steps=300, format_share=form, success=solved)
+        for step, form, solved in checks
+    ]
+    text = shown(terminal=True, entries=entries)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert re.search(r"learning\s+success ▁▁▃  in form ▁▅█", plain), plain
+    later = Progress(INFO)
+    for entry in [*entries, update(1)]:
+        later.add_entry(entry)
+    assert later.shares == {"success": [0.0, 0.0, 0.3, 0.5], "format_share": [0.0, 0.6, 1.0]}
+
+
 def test_a_phase_lasts_until_the_next_entry() -> None:
     progress = Progress(INFO)
     assert progress.title == "starting"

@@ -1,4 +1,4 @@
-"""`stepwell demo`: watch an agent learn in about five minutes, without a GPU or a download."""
+"""`stepwell demo`: watch an agent learn in two to five minutes, without a GPU or a download."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
         run,
         summary="watch an agent learn to deliver parcels",
         description="Trains a tiny model from random weights to fetch a parcel and bring it to a door, in "
-        "about five minutes on two cores, and measures it before and after on held-out tasks.",
+        "two to five minutes on two cores, and measures it before and after on held-out tasks.",
         examples=_EXAMPLES,
         after_interrupt=_describe_resume,
     )

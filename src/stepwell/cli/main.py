@@ -29,7 +29,7 @@ COMMANDS = (
 _DESCRIPTION = "Train agents that act in many steps with reinforcement learning."
 _EPILOG = """\
 examples:
-  stepwell demo                                  watch an agent learn: about five minutes, no GPU
+  stepwell demo                                  watch an agent learn: two to five minutes, no GPU
   stepwell train frozenlake recipe.name=grpo     a preset with a setting changed
   stepwell eval runs/NAME                        measure a trained agent
   stepwell view runs                             see runs in the browser, live or finished

@@ -29,6 +29,7 @@ from stepwell.monitors.base import LogEntry, Monitor, RunInfo
 RECENT = 30  # updates whose pace predicts the time left
 EARLY = 0.25  # share of the updates after which the pace alone predicts it
 SPARKS = "▁▂▃▄▅▆▇█"
+CURVES = {"success": "success", "format_share": "in form"}
 GROUPS = ("simulators", "generators", "trainers")
 _UPDATE_TIMES = ("time/rollout_s", "time/update_s", "time/publish_s", "time/checkpoint_s")
 FAILURES = "agent_failures/"
@@ -46,6 +47,7 @@ class Progress:
     update: int = 0
     values: dict[str, float] = field(default_factory=dict)
     evals: list[LogEntry] = field(default_factory=list)
+    shares: dict[str, list[float]] = field(default_factory=dict)  # while it learns: by warm start and update
     now: dict[str, float] = field(default_factory=dict)  # current values of the workers
     update_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # each of the last updates
     eval_s: float = 0.0  # the last evaluation
@@ -56,6 +58,9 @@ class Progress:
         """Update the progress with one entry."""
         self._measure_time(entry)
         self.time_s = self.last_s = entry.time_s
+        if entry.kind in ("update", "warm_start"):
+            for name in CURVES.keys() & entry.values.keys():
+                self.shares.setdefault(name, []).append(entry.values[name])
         if entry.kind == "update":
             self.update, self.values = entry.update, entry.values
             self.now = {name: value for name, value in entry.values.items() if name.split("/")[0] in GROUPS}
@@ -310,11 +315,17 @@ def _make_rows(progress: Progress, is_unicode: bool) -> list[tuple[str, list[Tex
         success.append(
             Text(draw_sparkline([entry.values.get("success", math.nan) for entry in progress.evals]))
         )
+    curves = [
+        _format_metric(label, draw_sparkline(progress.shares[name]), "bold blue")
+        for name, label in CURVES.items()
+        if is_unicode and len(progress.shares.get(name, ())) > 1
+    ]
     parts = {name: name.removeprefix("reward/") for name in values if name.startswith("reward/")}
     policy = {"loss": "loss", "entropy": "entropy", "kl": "KL", "clip_share": "clipped"}
     speed = {"tokens_per_s": "tokens/s", "time/rollout_s": "rollout s", "time/update_s": "update s"}
     return [
         ("success", success),
+        ("learning", curves),
         ("reward", _format_metrics(values, {"reward": "all", **parts})),
         (
             "policy",

@@ -346,6 +346,14 @@ PANELS = (
 
 WARM_START_PANELS = (
     Panel(
+        "On training tasks",
+        ("success", "format_share"),
+        "Share of tasks solved and of replies in the required form, at each check of the goal.",
+        0.0,
+        1.0,
+        {"format_share": "in form"},
+    ),
+    Panel(
         "Imitation loss",
         ("loss/policy",),
         "How unlikely the demonstrations still are to the policy. It should fall, then level off.",

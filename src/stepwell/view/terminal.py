@@ -29,6 +29,7 @@ from stepwell.view.run_files import ViewedRun
 KEYS = {"p": "pause", "r": "resume", "c": "checkpoint", "e": "evaluate", "s": "stop"}
 _METRICS = {
     "success": "success",
+    "format_share": "replies in form",
     "reward": "reward",
     "entropy": "entropy",
     "kl": "KL",
@@ -58,6 +59,7 @@ def build_screen(run: ViewedRun, said: str = "") -> RenderableType:
     entries = run.entries
     updates = [entry for entry in entries if entry.kind == "update"]
     evals = [entry for entry in entries if entry.kind == "eval"]
+    learning = [entry for entry in entries if entry.kind in ("warm_start", "update")]
     last = entries[-1] if entries else None
     state = (run.state, _choose_style(run.state))
     head = Text.assemble((_clean(run.name), "bold"), f"  {_clean(run.recipe)} on {_clean(run.env)}  ", state)
@@ -73,7 +75,7 @@ def build_screen(run: ViewedRun, said: str = "") -> RenderableType:
     if held_out:
         table.add_row("held-out", f"{held_out[-1]:.3g}", Text(draw_sparkline(held_out), style="green"))
     for metric, name in _METRICS.items():
-        values = [entry.values[metric] for entry in updates if metric in entry.values]
+        values = [entry.values[metric] for entry in learning if metric in entry.values]
         if values:
             table.add_row(name, f"{values[-1]:.3g}", Text(draw_sparkline(values), style="blue"))
     notes = [entry for entry in entries if entry.kind == "event"][-4:]

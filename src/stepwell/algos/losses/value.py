@@ -16,6 +16,10 @@ from stepwell.algos.losses.inputs import Metrics
 from stepwell.algos.scalar_checks import check_positive
 from stepwell.core.errors import InputError
 
+_OUTCOMES_ONLY = (
+    'value_bce is for outcomes: set recipe.reward_parts=["outcome"] and rewards.scale=1, or use value_mse'
+)
+
 
 def value_mse(
     values: Tensor,
@@ -70,7 +74,7 @@ def value_bce(
     `from_logits=True`, which is exact where the probability rounds to 0 or 1.
     """
     values, targets = _check_sites(values, targets, mask)
-    _check_probabilities("targets", targets, "value_bce is for outcomes; use value_mse for returns")
+    _check_probabilities("targets", targets, _OUTCOMES_ONLY)
     if from_logits:
         errors = F.binary_cross_entropy_with_logits(values, targets, reduction="none")
         values = values.sigmoid()

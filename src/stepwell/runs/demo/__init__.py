@@ -1,1 +1,1 @@
-"""The demo: a courier learns to deliver parcels in about five minutes."""
+"""The demo: a courier learns to deliver parcels in two to five minutes."""

@@ -26,6 +26,8 @@ from stepwell.training import count_batches, imitate
 from stepwell.training.critics import prepare_critics
 from stepwell.training.memory_budget import TokenBudget
 
+SHARES = ("success", "format_share")  # of what a check of the goal measures: recorded
+
 
 @dataclass(eq=False)
 class WarmStart:
@@ -90,23 +92,30 @@ class WarmStart:
             micro_batch=config.train.micro_batch,
         )
         for number, values in enumerate(updates, start=1):
+            is_due = has_goal(warm) and number % warm.check_every == 0
+            checked = self._check_on_tasks() if is_due else {}
             if number % 10 == 0 or number == total:
-                self.record(values | {"step": float(number), "num_steps": float(total)})
-            if has_goal(warm) and number % warm.check_every == 0 and self._reaches_goal(number, total):
+                shares = {name: checked[name] for name in SHARES if name in checked}
+                self.record(values | shares | {"step": float(number), "num_steps": float(total)})
+            if is_due and self._reaches_goal(checked, number, total):
                 break
 
-    def _reaches_goal(self, number: int, total: int) -> bool:
-        """Whether the policy has learnt enough, measured on some training tasks and reported."""
+    def _check_on_tasks(self) -> dict[str, float]:
+        """The figures of the present policy on some training tasks."""
         self.publish()
         config = self.components.config
         tasks = self.tasks[: max(1, config.eval.num_tasks // 2)]
         result = evaluate(self.components, tasks, temperature=config.eval.temperature, runner=self.runner)
-        values = result.values() | measure_descriptions(result.trajectories, config.rewards)
-        is_enough = is_warm(config.warm_start, values)
+        return result.values() | measure_descriptions(result.trajectories, config.rewards)
+
+    def _reaches_goal(self, values: dict[str, float], number: int, total: int) -> bool:
+        """Whether the policy has learnt enough, which is reported."""
+        warm = self.components.config.warm_start
+        is_enough = is_warm(warm, values)
         form = f"{values['format_share']:.2f} of replies in form, " if "format_share" in values else ""
         if "grounding_share" in values:
             form += f"descriptions {values['grounding_share']:.2f} right, "
-        ending = "enough" if is_enough else f"goal: {describe_goal(config.warm_start)}"
+        ending = "enough" if is_enough else f"goal: {describe_goal(warm)}"
         self.monitor.note(
             f"warm start: update {number} of at most {total}, {form}{values['success']:.2f} of tasks solved "
             f"({ending})"
