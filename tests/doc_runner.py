@@ -149,8 +149,8 @@ class Runner(Reader):
             return self.run_process(self.shrink_training(words))
         if words[0] == "study" and not {"--list", "--join", "--dry-run"} & set(words):
             return self.run_process(self.shrink_study(words))
-        if words[0] == "plan" and "--devices" in words:
-            words += ["--devices", "8"]
+        if words[0] == "plan" and "--profile" in words:
+            words += ["--devices", "8"]  # a whole table is minutes of modelled runs
         if words[0] in ("plan", "orm", "cluster"):
             return self.run_process([*words, *SMALLER.get(" ".join(words[:2]), SMALLER.get(words[0], ()))])
         if words[0] == "eval" and not {"--compare", "--resume"} & set(words):
@@ -175,7 +175,7 @@ class Runner(Reader):
         if "auto" in words:
             self.monkeypatch.setenv("RAY_ADDRESS", self.services.ray)
         more = PROBES if any(word.startswith("engine.urls=") for word in words) else ()
-        words = [re.sub(r'(\["cpu")(, "cpu")+\]', r'\1, "cpu"]', word) for word in words]
+        words = [re.sub(r'\["cpu"(, "cpu")+\]', _limit_devices, word) for word in words]
         return [*shrink_training(words), *more]
 
     def shrink_study(self, words: list[str]) -> list[str]:
@@ -288,6 +288,11 @@ class Runner(Reader):
 
 
 HOSTS = ("gpu1", "sim1", "sim2")
+
+
+def _limit_devices(found: re.Match[str]) -> str:
+    """Several GPUs on the cores: two ranks of a trainer, one place of everything else."""
+    return '["cpu", "cpu"]' if "trainers" in found.string else '["cpu"]'
 
 
 def run_program(command: list[str], folder: Path | None = None) -> str:

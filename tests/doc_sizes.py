@@ -1,7 +1,8 @@
 """How commands of the documentation are made small, so that they can be run to their end on a CPU.
 
 A command keeps all that a page says. What is appended, or changed in a copy of a study's file, is how much
-there is to do: updates, tasks, demonstrations, workers, seeds. A setting that is small already stays.
+there is to do: updates, tasks, demonstrations, workers, seeds, and weights where a page has SmolLM2. What is
+small already stays.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ MOST = {
     "workers.generators.num_workers": 1,
 }
 """The most that there may be of it; no value at all is too much as well."""
+LARGE_MODEL, SMALL_MODEL = "smollm2-135m", "tiny-0.3m"  # an update of the former takes minutes of a core
 FEWER_ACTIONS = {"metaworld": ("env.options.max_actions=15",)}
 # The training before it, which was made small as well, has left a checkpoint of another number.
 STARTS = {"examples/tool_agent.toml": ("policy.model=runs/number-warm-start/checkpoints/update-000001",)}
@@ -51,6 +53,8 @@ def shrink_training(words: list[str]) -> list[str]:
         return [*words, "train.num_updates=2"]
     config = read_settings([*(["own"] if args.env else []), *args.settings, *behind])
     smaller = [f"{key}={most}" for key, most in MOST.items() if _is_more(_get(config, key), most)]
+    if config.policy.model == LARGE_MODEL:
+        smaller.append(f"policy.model={SMALL_MODEL}")
     return [*words, *smaller, *FEWER_ACTIONS.get(config.env.name, ()), *STARTS.get(words[1], ())]
 
 
@@ -73,9 +77,14 @@ def shrink_study(file: Path) -> str:
     _cap(settings)
     for key in STUDIED:
         _put(settings, key, MOST[key])
-    base = values.get("base")
-    if base and not (file.parent / base).exists() and load_config(base, []).warm_start.num_demos:
-        _put(settings, "warm_start.num_demos", MOST["warm_start.num_demos"])
+    for part in (values, *values.get("environments", [])):
+        base = part.get("base")
+        if base and not (file.parent / base).exists():
+            own, config = part.setdefault("settings", {}), load_config(base, [])
+            if config.warm_start.num_demos:
+                _put(own, "warm_start.num_demos", MOST["warm_start.num_demos"])
+            if config.policy.model == LARGE_MODEL:
+                _put(own, "policy.model", SMALL_MODEL)
     for part in (quick, *values.get("environments", []), *values.get("variants", [])):
         _cap(part.get("settings", {}))
     return "\n".join(f"{key} = {format_toml(value)}" for key, value in values.items()) + "\n"
@@ -106,7 +115,7 @@ def _put(table: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
         table = table.setdefault(part, {})
-    table[last] = min(value, table.get(last, value))
+    table[last] = min(value, table.get(last, value)) if isinstance(value, int) else value
 
 
 def _get(config: Any, key: str) -> Any:

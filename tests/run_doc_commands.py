@@ -1,7 +1,7 @@
 """Every command of the documentation, really run: `make test-docs-commands`. Half an hour on two cores.
 
 A page is one test and one folder. A command that fails does not stop its page: all failures are reported. The
-same training, study or forecast is run once, on the first page that has it. One line is printed for each command.
+same training, study or forecast is run once, on the first page that has it. Every command prints one line.
 """
 
 from __future__ import annotations
