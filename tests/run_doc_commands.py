@@ -1,4 +1,4 @@
-"""Every command of the documentation, really run: `make test-docs-commands`. Half an hour on two cores.
+"""Every command of the documentation, really run: `make test-docs-commands`.
 
 A page is one test and one folder. A command that fails does not stop its page: all failures are reported. The
 same training, study or forecast is run once, on the first page that has it. Every command prints one line.
