@@ -72,10 +72,10 @@ PYTHON
 
 install_wheel() {
   local purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
-  "$repository/.venv/bin/python" -m venv "$place/venv" || return 1
-  if [ -n "$is_short" ]; then
+  "$repository/.venv/bin/python" -m venv ${is_short:+--without-pip} "$place/venv" || return 1
+  if [ -n "$is_short" ]; then  # pip, too, is that of .venv
     "$repository/.venv/bin/python" -c "$purelib" > "$("$place/venv/bin/python" -c "$purelib")/beside.pth"
-    "$place/venv/bin/pip" install -q --no-deps "$place"/dist/*.whl || return 1
+    "$repository/.venv/bin/pip" --python "$place/venv/bin/python" install -q --no-deps "$place"/dist/*.whl || return 1
   else
     "$place/venv/bin/pip" install -q "$(echo "$place"/dist/*.whl)[serve]" openai anthropic || return 1
   fi
@@ -92,9 +92,10 @@ cd "$place/work"
 
 tiny=() few=() demo=(stepwell demo)
 if [ -n "$is_short" ]; then
-  tiny=(eval.num_tasks=4 eval.samples_per_task=1 train.num_updates=2 train.tasks_per_update=4)
-  few=(warm_start.max_updates=10 warm_start.batch_size=8)
-  demo=(stepwell train demo name=demo "${tiny[@]}" "${few[@]}" warm_start.num_demos=128)
+  # one thread, as CI runs tests beside it
+  tiny=(eval.num_tasks=4 eval.samples_per_task=1 train.num_updates=2 train.tasks_per_update=4 num_threads=1)
+  few=(warm_start.max_updates=4 warm_start.batch_size=4 warm_start.check_every=4)
+  demo=(stepwell train demo name=demo "${tiny[@]}" "${few[@]}" warm_start.num_demos=32)
 fi
 
 step "demo" "${demo[@]}"
@@ -108,7 +109,7 @@ print(env)
 PYTHON
 step "own environment: check" stepwell envs check my_module:NumberLine
 step "own environment: train" stepwell train --env my_module:NumberLine name=own "${tiny[@]}" "${few[@]}" \
-  ${is_short:+warm_start.num_demos=128}
+  ${is_short:+warm_start.num_demos=32}
 
 step "own agent: its file" stepwell init agent helper
 step "own agent: tasks and chats" python helper.py
@@ -117,7 +118,7 @@ step "own agent: train" stepwell train helper.toml name=helper "${tiny[@]}" "${f
 step "own reward: its file" stepwell init reward brevity
 part='rewards.parts=[{name="brevity", function="brevity.py:reward", weight=0.1}]'
 typed="stepwell train frozenlake-easy name=rewarded '$part'" step "own reward: train" stepwell train frozenlake-easy name=rewarded "$part" \
-  ${is_short:+"${tiny[@]}" "${few[@]}" warm_start.num_demos=128}
+  ${is_short:+"${tiny[@]}" "${few[@]}" warm_start.num_demos=32}
 typed="grep reward/brevity runs/rewarded/metrics.jsonl" step "own reward: it is in the figures" grep -q '"reward/brevity": -' runs/rewarded/metrics.jsonl
 
 step "SFT from chats" stepwell sft tiny-0.3m helper_chats.jsonl --to warm ${is_short:+--max-updates 5}
