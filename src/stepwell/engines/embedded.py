@@ -211,6 +211,8 @@ class EmbeddedEngine:
     def check_rotation(self, model: Any) -> None:
         """Refuse if this engine turns heads otherwise than the trainer's `model` at some position."""
         runner = self._core.runner
+        if not runner.store.positions.is_kept:
+            return
         self._pause(lambda: check_rotation(runner.forward, self.model, model, runner.store.length))
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ Invariants
 * The log never makes the host wait for a device on its own. Positions of a prefill on a GPU arrive while the
   pass runs and are read after a decoding step, which has waited already.
 * A place that was never computed has position -1, which no trainer gives.
+* On devices that are not in `CHECKED_DEVICES` nothing is noted, and marks are None.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from stepwell.core.arrays import AnyArray
 from stepwell.core.position_marks import mark_sequence
 
+CHECKED_DEVICES = ("cpu",)  # add "cuda" once parity_faults.py has run there with it
 FIRST_PLACES = 256
 _Run = tuple[AnyArray, AnyArray, AnyArray, torch.Tensor]
 
@@ -27,12 +29,15 @@ class PositionLog:
     """Positions [axes, slot, place] on the host. One axis, until a pass has more."""
 
     def __init__(self, num_slots: int, device: torch.device) -> None:
+        self.is_kept = device.type in CHECKED_DEVICES
         self._device = device
         self._positions = np.full((1, num_slots, FIRST_PLACES), -1, dtype=np.int32)
         self._arriving: list[_Run] = []
 
     def add_runs(self, slots: AnyArray, starts: AnyArray, counts: AnyArray, positions: torch.Tensor) -> None:
         """Note the positions [T] or [axes, T] of runs of `counts` tokens from place `starts` in `slots`."""
+        if not self.is_kept:
+            return
         arriving = positions.to("cpu", non_blocking=True)
         self._arriving.append((slots, starts, counts, arriving))
         if self._device.type == "cpu":
@@ -40,16 +45,22 @@ class PositionLog:
 
     def add_tokens(self, slots: AnyArray, places: AnyArray, positions: AnyArray) -> None:
         """Note the positions [T] of one token in each slot."""
+        if not self.is_kept:
+            return
         self._ensure_room(int(places.max()) + 1, 1)
         self._positions[:, slots, places] = positions
 
     def copy_prefixes(self, sources: list[int], targets: list[int], num_tokens: int) -> None:
         """Copy the first places of each source to its target. All are read before any is written."""
+        if not self.is_kept:
+            return
         self._read_arriving()
         self._positions[:, targets, :num_tokens] = self._positions[:, sources, :num_tokens]
 
-    def compute_mark(self, slot: int, num_tokens: int) -> int:
-        """Mark the positions of the first tokens of a slot."""
+    def compute_mark(self, slot: int, num_tokens: int) -> int | None:
+        """Mark the positions of the first tokens of a slot; None if they are not kept."""
+        if not self.is_kept:
+            return None
         self._read_arriving()
         return mark_sequence(self._positions[:, slot, :num_tokens])
 

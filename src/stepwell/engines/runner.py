@@ -82,7 +82,8 @@ class Runner:
         logits = self.forward(ids, turned, plan, want_logits=True)
         assert logits is not None
         tokens, logprobs = choose_tokens(logits, *self._sampling_tensors(slots, positions))
-        self.store.positions.add_tokens(slots, positions, self.forward.positions.cpu().numpy())
+        if self.store.positions.is_kept:
+            self.store.positions.add_tokens(slots, positions, self.forward.positions.cpu().numpy())
         return tokens.cpu().numpy(), logprobs.float().cpu().numpy()
 
     def build_decode_plan(self, slots: AnyArray, positions: AnyArray) -> Any:
