@@ -323,8 +323,9 @@ def main() -> None:
                 parity.setdefault(size, {})[part] = rows
                 parity[size][f"{part}_cpu_s"] = round(count_cpu_s() - began)
     if not small:
-        keep_result(RESULTS / "web_oracles.json", oracles)
-        keep_result(RESULTS / "web_parity.json", parity)
+        for name, found in (("web_oracles.json", oracles), ("web_parity.json", parity)):
+            if found != machine:
+                keep_result(RESULTS / name, found)
 
 
 def keep_result(path: Path, found: dict[str, Any]) -> None:
