@@ -94,7 +94,7 @@ class WarmStart:
         for number, values in enumerate(updates, start=1):
             is_due = has_goal(warm) and number % warm.check_every == 0
             checked = self._check_on_tasks() if is_due else {}
-            if number % 10 == 0 or number == total:
+            if is_due or number % 10 == 0 or number == total:
                 shares = {name: checked[name] for name in SHARES if name in checked}
                 self.record(values | shares | {"step": float(number), "num_steps": float(total)})
             if is_due and self._reaches_goal(checked, number, total):
