@@ -47,5 +47,20 @@ def fold_sums(sums: UIntArray) -> npt.NDArray[np.int64]:
 
 def mark_sequence(positions: AnyArray) -> int:
     """Mark a whole sequence with `positions` [T] or [axes, T]."""
-    marks = mark_tokens(np.arange(positions.shape[-1]), positions)
-    return int(fold_sums(marks.sum(dtype=np.uint64)))
+    places = np.arange(positions.shape[-1])
+    if (positions == places).all():  # as in text: these sums are looked up
+        return _read_counted(len(places))
+    return int(fold_sums(mark_tokens(places, positions).sum(dtype=np.uint64)))
+
+
+_counted = np.zeros(1, dtype=np.int64)
+
+
+def _read_counted(length: int) -> int:
+    """Return the mark of a sequence whose positions count from 0."""
+    global _counted
+    if length >= len(_counted):
+        places = np.arange(max(length, 2 * len(_counted)))
+        sums = np.cumsum(mark_tokens(places, places), dtype=np.uint64)
+        _counted = np.concatenate([np.zeros(1, dtype=np.int64), fold_sums(sums)])
+    return int(_counted[length])
