@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a release and tries it: wheel and sdist, metadata, and the demo in a fresh environment.
 #
-#   scripts/release.sh            everything; the demo trains for its six minutes
+#   scripts/release.sh            everything; the demo trains for its two to five minutes
 #   scripts/release.sh --short    the packages of .venv beside the wheel, a demo of two updates
 #
 # Leaves dist/stepwell-VERSION.* and prints the commands that publish them. It publishes nothing itself.

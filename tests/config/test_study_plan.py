@@ -87,10 +87,10 @@ def test_none_takes_a_setting_back(tmp_path: Path) -> None:
     [
         ("seeds = [0, 1]", "seeds = []", "seeds: "),
         ("seeds = [0, 1]", "seed = [0, 1]", "seed: unknown key; did you mean 'seeds'?"),
-        ("seeds = [0, 1]", "seeds = [1, 1]", "seeds: 1 is there twice"),
+        ("seeds = [0, 1]", "seeds = [1, 1]", "seeds: 1 appears twice"),
         ('name = "grpo"\n', 'name = "grpo"\ngruop = "x"\n', "variants 2 gruop: unknown key; did you"),
         ('name = "grpo"\n', 'name = "a/b"\n', "variants 2 name: 'a/b' becomes a folder name"),
-        ('name = "grpo"\n', 'name = "steppo"\n', "variants: steppo is there twice"),
+        ('name = "grpo"\n', 'name = "steppo"\n', "variants: steppo appears twice"),
         ('["grpo"]', '["gpro"]', "quick.variants: unknown name 'gpro'; did you mean 'grpo'?"),
         ('name = "small"', "", "name: is missing"),
         ('name = "small"', 'name = "small"\nbaseline = "ppo"', "baseline: unknown name 'ppo'"),

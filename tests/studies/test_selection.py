@@ -142,7 +142,7 @@ def test_a_comparison_without_its_choices_is_refused(
 
 
 def test_seeds_of_the_choice_are_not_those_of_the_comparison(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"seeds and select\.seeds together: 0 is there twice"):
+    with pytest.raises(ConfigError, match=r"seeds and select\.seeds together: 0 appears twice"):
         study_of(TINY.replace("seeds = [7]", "seeds = [0]"), tmp_path)
     with pytest.raises(ConfigError, match=r"has no \[select\]"):
         make_selection(study_of(TINY, tmp_path).shorten())

@@ -98,7 +98,7 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
     default = [0] if config.policy.device == "cpu" else [1]
     sizes = tuple(sorted(set(args.devices or default)))
     if min(sizes) < 0 or args.per_machine < 1:
-        raise ConfigError("--devices counts accelerators from 0 on, --per-machine from 1 on")
+        raise ConfigError("--devices must be at least 0, --per-machine at least 1")
     cores = args.cores or measure_cores()
     cluster = Cluster(sizes, args.per_machine, cores)
     max_inflight = 1 if find_env_type(config.env.name).is_robot else 4

@@ -20,7 +20,7 @@ class ChatApiConfig(Settings):
     max_concurrent: int = Field(16, ge=1, description="episodes, and so calls, at once")
     rate_per_s: float = Field(0.0, ge=0, description="calls per second; 0: no limit")
     timeout_s: float = Field(120.0, gt=0, description="longest wait for one answer")
-    max_retries: int = Field(5, ge=0, description="retries of a call after a failure that may pass")
+    max_retries: int = Field(5, ge=0, description="retries of a call after a temporary failure")
     backoff_s: float = Field(1.0, ge=0, description="wait before the first retry; it doubles each time")
     tools: Literal["auto", "api", "text"] = Field(
         "auto",

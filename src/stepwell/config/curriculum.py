@@ -31,7 +31,7 @@ class TaskEndpointConfig(Settings):
     max_concurrent: int = Field(8, ge=1, description="calls in flight at once")
     rate_per_s: float = Field(0.0, ge=0, description="calls per second; 0: no limit")
     timeout_s: float = Field(120.0, gt=0, description="longest wait for one reply")
-    max_retries: int = Field(4, ge=0, description="retries after a failure that may pass")
+    max_retries: int = Field(4, ge=0, description="retries after a temporary failure")
     backoff_s: float = Field(1.0, ge=0, description="wait before the first retry; it doubles each time")
 
 
@@ -48,13 +48,12 @@ class CurriculumConfig(Settings):
         "divided among `num_phases`",
     )
     num_phases: int | None = Field(
-        None, ge=1, description="phases where `updates_per_phase` is None; None: 8, 4 for a tiny model"
+        None, ge=1, description="phases if `updates_per_phase` is None; None: 8, or 4 for a tiny model"
     )
     tasks_per_phase: int | None = Field(
         None,
         ge=1,
-        description="tasks of one phase, gone through again where its updates play more; None: as many as "
-        "they play",
+        description="tasks of one phase, repeated if its updates need more; None: as many as they need",
     )
     generator: OptionalObjectName = Field(
         None,
@@ -64,16 +63,19 @@ class CurriculumConfig(Settings):
         "and the environment can, else `fresh`",
     )
     min_value: float = Field(
-        0.05, description="an evolved task is kept if the critic values its first state at least so"
+        0.05, description="lowest critic value of the first state at which an evolved task is kept"
     )
-    max_value: float = Field(0.75, description="and at most so; in units of a reward before rewards.scale")
+    max_value: float = Field(
+        0.75, description="highest such value; both in units of a reward before rewards.scale"
+    )
     max_tries: int = Field(
         10,
         ge=1,
-        description="evolved tasks that are tried for one that a phase needs; new ones fill the rest",
+        description="evolved tasks tried for each task that a phase needs; if all fail, a new task is taken",
     )
     reference: Literal["phase", "start"] = Field(
-        "phase", description="which policy the KL term compares with: that before the phase, or of the start"
+        "phase",
+        description="which policy the KL term compares with: the one before this phase, or the initial one",
     )
 
     endpoint: TaskEndpointConfig = Field(default_factory=TaskEndpointConfig)

@@ -26,7 +26,7 @@ class ServerConfig(Settings):
         "workers of vLLM (started with the extension of docs/servers.md), without a shared folder",
     )
     api_key_env: str = Field("", description="environment variable that holds their API key")
-    max_connections: int = Field(256, ge=1, description="requests at one server at once; further ones wait")
+    max_connections: int = Field(256, ge=1, description="concurrent requests to one server; the rest wait")
     connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
     timeout_s: float = Field(600.0, gt=0, description="how long a server may need for an action or an update")
     num_retries: int = Field(
@@ -129,7 +129,7 @@ class EngineConfig(Settings):
 class RemoteEngineConfig(Settings):
     """An engine behind an OpenAI-compatible token-in server (such as vLLM)."""
 
-    max_connections: int = Field(256, ge=1, description="requests at the server at once; further ones wait")
+    max_connections: int = Field(256, ge=1, description="concurrent requests to the server; the rest wait")
     connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
     timeout_s: float = Field(
         600.0, gt=0, description="how long the server may be silent; without streaming that is a whole action"

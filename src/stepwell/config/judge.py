@@ -20,7 +20,7 @@ class EndpointConfig(Settings):
     max_concurrent: int = Field(16, ge=1, description="questions in flight at once")
     rate_per_s: float = Field(0.0, ge=0, description="calls per second; 0: no limit")
     timeout_s: float = Field(30.0, gt=0, description="longest wait for one answer")
-    max_retries: int = Field(4, ge=0, description="retries after a failure that may pass")
+    max_retries: int = Field(4, ge=0, description="retries after a temporary failure")
     backoff_s: float = Field(0.5, ge=0, description="wait before the first retry; it doubles each time")
     max_tokens: int = Field(256, ge=1, description="longest answer")
     cache: str | None = Field(

@@ -25,7 +25,7 @@ class CheckpointConfig(Settings):
 
     every: int = Field(50, ge=0, description="updates between checkpoints; 0: only the last one")
     every_minutes: float = Field(
-        10.0, ge=0, description="a checkpoint is also written when the last one is so old; 0: never"
+        10.0, ge=0, description="a checkpoint is also written after this many minutes without one; 0: never"
     )
     keep: int = Field(2, ge=1, description="most recent checkpoints kept, besides the best one")
     trajectories_mb: float = Field(

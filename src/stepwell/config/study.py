@@ -94,7 +94,7 @@ class StudyConfig(NamedSettings):
     quick: QuickConfig = Field(default_factory=QuickConfig)
     gate: GateConfig | None = Field(None, description="what must hold before variants may be compared")
     select: SelectConfig | None = Field(
-        None, description="what is chosen for each variant first (`--select`); the short form goes without"
+        None, description="what `--select` chooses for each variant before the runs; `--quick` skips it"
     )
 
     @model_validator(mode="after")
@@ -324,7 +324,7 @@ def _make_overrides(settings: Mapping[str, Any]) -> Iterator[str]:
 def _check_distinct(what: str, names: Sequence[Any]) -> None:
     twice = sorted({str(name) for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"{what}: {', '.join(twice)} is there twice; give each a different name")
+        raise ValueError(f"{what}: {', '.join(twice)} appears twice; give each a different name")
 
 
 def _check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:

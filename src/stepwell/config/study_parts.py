@@ -112,4 +112,6 @@ class SelectConfig(Settings):
         description="what decides: success on training tasks in the last quarter of updates, or the last "
         "evaluation on held-out tasks, for runs that play no tasks or tasks that change",
     )
-    settings: dict[str, Any] = Field(default_factory=dict, description="of these runs, on top of all others")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="of these runs; they override all others"
+    )

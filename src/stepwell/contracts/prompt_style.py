@@ -68,7 +68,7 @@ def replies_in_the_form_are_read_back(probe: StyleProbe) -> str:
     return f"{', '.join(probe.style.fields)} in {len(probe.agents)} environments"
 
 
-def damaged_replies_do_nothing_strict(probe: StyleProbe) -> str:
+def truncated_replies_are_not_strict(probe: StyleProbe) -> str:
     count = 0
     for agent, actions in probe.agents:
         whole = agent.write(list(actions), reasoning="because", observation="here", prediction="there")
@@ -84,5 +84,5 @@ def damaged_replies_do_nothing_strict(probe: StyleProbe) -> str:
 CHECKS: tuple[Callable[[StyleProbe], str], ...] = (
     replies_in_the_form_are_read_back,
     prompts_say_the_form_of_a_reply,
-    damaged_replies_do_nothing_strict,
+    truncated_replies_are_not_strict,
 )

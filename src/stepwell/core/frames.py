@@ -215,7 +215,10 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_to_plain, check_circ
 
 
 def _make_json_writer() -> Callable[[Any, int], Sequence[str]]:
-    """What `_ENCODER.encode` joins. That makes its C encoder anew for every value, this makes it once."""
+    """A function that gives what `_ENCODER.encode` joins.
+
+    `encode` builds its C encoder for every value; this builds it once.
+    """
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # an interpreter without the C encoder
         return lambda value, _: [_ENCODER.encode(value)]

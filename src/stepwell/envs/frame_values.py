@@ -114,7 +114,7 @@ def require_type(value: Any, kind: type[T]) -> T:
 def require_types(values: Any, kind: type[T], count: int) -> list[T]:
     """The values, if there are `count` of exactly this type."""
     if set(map(type, require_count(require_type(values, list), count))) - {kind}:
-        raise EncodingError(f"{values!r} should be of {kind.__name__} alone")
+        raise EncodingError(f"expected only values of type {kind.__name__}, got {values!r}")
     found: list[T] = values
     return found
 
@@ -136,5 +136,5 @@ def expand_value(values: Any, count: int) -> list[Any]:
 def require_count(values: list[T], count: int) -> list[T]:
     """The values, if there are `count`."""
     if len(values) != count:
-        raise EncodingError(f"{len(values)} values where {count} belong")
+        raise EncodingError(f"expected {count} values, got {len(values)}")
     return values

@@ -67,7 +67,7 @@ PANELS = (
     Panel(
         "Replies in form",
         ("format_share",),
-        "Share of replies in exactly the required form. Good is near 1, soon.",
+        "Share of replies in exactly the required form. It should soon be near 1.",
         0.0,
         1.0,
     ),
@@ -142,7 +142,7 @@ PANELS = (
     Panel(
         "Losses",
         ("loss", "loss/"),
-        "The value loss should fall. The height of the policy loss means nothing by itself.",
+        "The value loss should fall. The value of the policy loss alone means nothing.",
         labels={"loss": "total"},
     ),
     Panel(
@@ -151,13 +151,13 @@ PANELS = (
         "Length of the gradient before clipping. Single peaks are harmless, a rising floor is not.",
         0.0,
     ),
-    Panel("Learning rate", ("learning_rate",), "As scheduled; there is no good or bad.", 0.0),
+    Panel("Learning rate", ("learning_rate",), "It follows the schedule.", 0.0),
     # --- engine and trainer ----------------------------------------------------------------
     Panel(
         "Engine gap, mean",
         ("parity/typical_mean", "parity/mean"),
         "How far the engine's log-probabilities are from the trainer's for the same tokens, on average. "
-        "Good is small and level.",
+        "It should be small and constant.",
         labels={"parity/typical_mean": "without outliers", "parity/mean": "all tokens"},
     ),
     Panel(
@@ -170,7 +170,7 @@ PANELS = (
     Panel(
         "Tokens per second",
         ("tokens_per_s",),
-        "Sampled tokens over the time of the whole update. Steady is good.",
+        "Sampled tokens divided by the time of the whole update. It should be stable.",
         0.0,
     ),
     Panel(
@@ -182,13 +182,13 @@ PANELS = (
     Panel(
         "Computed positions",
         ("packed_tokens",),
-        "What the trainer runs through: prompts included, shared beginnings once. Less is faster.",
+        "Positions that the trainer computes, with prompts; shared beginnings count once. Less is faster.",
         0.0,
     ),
     Panel(
         "Seconds per update",
         ("time/",),
-        "Where the time of an update goes. Steady is good.",
+        "Where the time of an update goes. It should be stable.",
         0.0,
         labels={"time/publish_s": "handing out weights", "time/checkpoint_s": "waiting for checkpoints"},
     ),
@@ -196,7 +196,7 @@ PANELS = (
     Panel(
         "Tool calls per episode",
         ("calls", "calls/"),
-        "How often tools are called, in all and by tool. Good is as few as the task needs.",
+        "How often tools are called, in total and by tool. It should fall to what the task needs.",
         0.0,
         labels={"calls": "all"},
         absent=0.0,
@@ -204,20 +204,20 @@ PANELS = (
     Panel(
         "Lost tool calls",
         ("lost_calls",),
-        "Calls per episode that were not made, because a reply could not be followed. Good is 0.",
+        "Calls per episode that were lost because a reply could not be read. Should be 0.",
         0.0,
     ),
     Panel(
         "Agreement of the judge",
         ("judge/agreement",),
-        "Share of the judge's answers that a fixed rule gives as well. Good is near 1.",
+        "Share of the judge's answers that a fixed rule gives as well. It should be near 1.",
         0.0,
         1.0,
     ),
     Panel(
         "Tokens of the judge",
         ("judge/prompt_tokens", "judge/completion_tokens"),
-        "What judging has cost so far. Good is slow growth.",
+        "What judging has cost so far. It should grow slowly.",
         0.0,
         labels={"judge/prompt_tokens": "questions", "judge/completion_tokens": "answers"},
     ),
@@ -252,7 +252,10 @@ PANELS = (
         labels={"generators/queue": "requests", "trainers/queue": "groups"},
     ),
     Panel(
-        "Episodes under way", ("simulators/episodes",), "Episodes that are being played. Steady is good.", 0.0
+        "Episodes under way",
+        ("simulators/episodes",),
+        "Episodes that are being played. It should be stable.",
+        0.0,
     ),
     Panel(
         "Requests per batch",
@@ -269,13 +272,13 @@ PANELS = (
     Panel(
         "Age of samples, versions",
         ("staleness/mean", "staleness/max"),
-        "How many updates old the weights were that sampled. It stays within workers.max_staleness.",
+        "How many updates old the weights were that sampled. It should stay within workers.max_staleness.",
         0.0,
     ),
     Panel(
         "Samples past their age",
         ("staleness/over", "staleness/dropped"),
-        "Groups older than workers.max_staleness: learnt from all the same (over), or dropped. Good is 0.",
+        "Groups older than workers.max_staleness: used anyway (over), or dropped. Should be 0.",
         0.0,
     ),
     Panel(
@@ -283,8 +286,8 @@ PANELS = (
         tuple(
             f"sync/{name}_s" for name in ("trainer_wait", "snapshot", "pause_max", "pause_mean", "transfer")
         ),
-        "How long the trainer waited, and how long generators could not sample: near 0 is good. On the "
-        "way nobody waits, but samples are of older weights.",
+        "How long the trainer waited, and how long generators could not sample; should be near 0. "
+        "While weights are on the way, nobody waits, but samples are older.",
         0.0,
         labels={
             "sync/trainer_wait_s": "trainer waits",
@@ -297,14 +300,14 @@ PANELS = (
     Panel(
         "Weights sent, MB",
         ("sync/sent_mb", "sync/weights_mb"),
-        "What went to all generators, beside one whole copy. With adapters it is a small part of it.",
+        "What was sent to all generators, and the size of one whole copy. With adapters little is sent.",
         0.0,
         labels={"sync/sent_mb": "sent", "sync/weights_mb": "one copy"},
     ),
     Panel(
         "Weights sent again",
         ("sync/retries",),
-        "Transfers that were repeated, because bytes were damaged or a generator died. Good is 0.",
+        "Transfers that were repeated, because bytes were damaged or a generator died. Should be 0.",
         0.0,
     ),
     Panel(
@@ -323,7 +326,7 @@ PANELS = (
     Panel(
         "Restarts of workers",
         ("simulators/restarts", "generators/restarts"),
-        "Workers that died and were started again, since the start. Good is 0.",
+        "Workers that died and were started again, since the start. Should be 0.",
         0.0,
         labels={"simulators/restarts": "simulators", "generators/restarts": "generators"},
     ),
@@ -331,14 +334,14 @@ PANELS = (
     Panel(
         "Failures of the agent",
         ("agent_failures/",),
-        "Episodes that your agent failed, by kind. Good is 0.",
+        "Episodes that your agent failed, by kind. Should be 0.",
         0.0,
         absent=0.0,
     ),
     Panel(
         "Failures of the system",
         ("infra_errors", "episodes/refilled"),
-        "Episodes that were lost to the system and sampled again. Good is 0.",
+        "Episodes that were lost to the system and sampled again. Should be 0.",
         0.0,
         labels={"infra_errors": "lost", "episodes/refilled": "sampled again"},
     ),

@@ -70,7 +70,9 @@ def _find_seq(db: Database, id: str) -> int:
     query = select(trajectories.c.seq).where(trajectories.c.id == id)
     seq = db.read(lambda connection: connection.execute(query).scalar())
     if seq is None:
-        raise InputError(f"after: trajectory {id!r} is not in the pool (any more); begin at the first page")
+        raise InputError(
+            f"after: trajectory {id!r} is not in the pool, or was removed; begin at the first page"
+        )
     return int(seq)
 
 

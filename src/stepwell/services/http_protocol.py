@@ -39,7 +39,7 @@ class HeaderTimer:
             self._timer = self._connection.loop.call_later(self._timeout_s, self.close_connection)
 
     def stop(self) -> None:
-        """The headers are here."""
+        """All headers have arrived."""
         self._num_bytes = 0
         if self._timer is not None:
             self._timer.cancel()

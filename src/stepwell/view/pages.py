@@ -176,7 +176,7 @@ def show_group(run: ViewedRun, given: Any) -> Page:
     pool, name = _require_pool(run), given.get("name", "")
     rows = list(pool.find(Filter(group=name), limit=16)) if name else []
     if not rows:
-        raise InputError("there is no such group (any more)")
+        raise InputError("there is no such group, or its trajectories were removed")
     shown = [show_trajectory(run, pool, row.id) for row in rows]
     tree = build_batch_tree([one.stored.trajectory for one in shown])
     return "group", {
@@ -286,9 +286,7 @@ def show_study(folder: Path) -> Page:
 
 def _require_pool(run: ViewedRun) -> Pool:
     if run.pool is None:
-        raise InputError(
-            "this run has no pool (any more): it was deleted, or checkpoint.trajectories_mb is 0"
-        )
+        raise InputError("this run has no pool: it was deleted, or checkpoint.trajectories_mb is 0")
     return run.pool
 
 

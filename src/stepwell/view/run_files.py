@@ -157,7 +157,7 @@ class ViewedRun:
 
     @cached_property
     def pool(self) -> Pool | None:
-        """The run's pool; None if it has none (any more)."""
+        """The run's pool; None if it has none, or if it was deleted."""
         place, blobs = self._find_pool()
         if place is None:
             return None

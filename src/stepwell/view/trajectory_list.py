@@ -111,7 +111,9 @@ def _find_seq(pool: Pool, id: str | None) -> int | None:
         return None
     seqs = pool.list_seqs(Filter(ids=[id]))
     if not seqs:
-        raise InputError(f"after: trajectory {id!r} is not in the pool (any more); begin at the first page")
+        raise InputError(
+            f"after: trajectory {id!r} is not in the pool, or was removed; begin at the first page"
+        )
     return seqs[0]
 
 

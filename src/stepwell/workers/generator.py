@@ -1,7 +1,7 @@
 """A generator in a process of its own, on this machine or, with a `launcher`, elsewhere.
 
     load_weights(version, weights)   whole weights in one message; whoever calls waits
-    sync_weights(snapshot)           what it lacks of a snapshot, bucket by bucket, while it samples
+    sync_weights(snapshot)           the missing parts of a snapshot, bucket by bucket, while it samples
 
 The parent keeps the weights that were published last: a snapshot, or one copy for all generators of a run. A
 restarted worker gets them before its first call, so that a crash never takes the policy back to an earlier
@@ -47,7 +47,7 @@ class ProcessGenerator(GeneratorClient):
         super().__init__(self._worker, timeout_s)
 
     async def sync_weights(self, snapshot: WeightVersion) -> SyncAnswer:
-        """Take what it lacks of a snapshot, and go on sampling meanwhile."""
+        """Fetch the missing parts of a snapshot while sampling continues."""
         return await self._worker.sync_weights(snapshot)
 
 
@@ -110,7 +110,7 @@ class GeneratorProcess(WorkerProcess):
 
 
 async def send_snapshot(call: SendFrame, snapshot: WeightVersion) -> SyncAnswer:
-    """Send a generator what it lacks of a snapshot, one bucket after the other, or whole weights."""
+    """Send a generator the missing parts of a snapshot, one bucket after the other, or whole weights."""
     adapters = {name: [one.down, one.up, one.scale] for name, one in snapshot.adapters.items()}
     version = {"version": snapshot.version}
     begun = await call(Frame("begin_weights", version | {"marks": snapshot.marks, "adapters": adapters}))

@@ -83,7 +83,7 @@ class HeartbeatPage:
 
 
 class CallWatch:
-    """Calls that are answered at once: the page shows the progress of the one without any for longest.
+    """Concurrent calls: the page shows the call that has made no progress for the longest time.
 
     So a call that is stuck is found although others go on.
     """

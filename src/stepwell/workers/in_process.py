@@ -103,7 +103,7 @@ class LocalGenerator(_LocalWorker):
         return await self._run_in_thread(load)
 
     async def sync_weights(self, snapshot: WeightVersion) -> SyncAnswer:
-        """Take what it lacks of a snapshot, and go on sampling meanwhile."""
+        """Fetch the missing parts of a snapshot while sampling continues."""
         return await send_snapshot(self._host.answer_call, snapshot)
 
     async def forget(self) -> None:

@@ -48,7 +48,7 @@ class PlayedGroup:
 
 @dataclass(slots=True)
 class TakenGroups:
-    """The groups of an update, and those that were too old. `num_over` of the groups exceed the limit."""
+    """The groups of an update, and those that were too old. `num_over`: groups beyond the limit."""
 
     groups: list[PlayedGroup]
     dropped: list[PlayedGroup]

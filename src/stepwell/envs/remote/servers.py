@@ -68,7 +68,7 @@ class ServerFrozen(ServerGone):
 
 
 class SessionGone(EnvError):
-    """The server does not know the session (any more)."""
+    """The server does not know the session, or has forgotten it."""
 
 
 class Server:

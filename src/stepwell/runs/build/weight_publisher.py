@@ -1,7 +1,7 @@
 """Weights on their way from the trainer to the generators, beside the work of both.
 
     trainer's thread   publish ─► take_snapshot ─► goes on                     finish (waits)
-    workers' thread               └─► _send_all: marks ─► every generator: what it lacks ─► on_version
+    workers' thread               └─► _send_all: marks ─► every generator: missing parts ─► on_version
 
 Invariants
 * At most one version is on its way. A trainer that publishes the next one first waits for it: so the two
@@ -162,7 +162,7 @@ class WeightPublisher:
 
 
 async def sync_generator(generator: Generator, snapshot: WeightSnapshot) -> SyncAnswer:
-    """Give one generator a snapshot: what it lacks, or whole weights if it takes nothing else."""
+    """Give one generator a snapshot: the missing parts, or whole weights if it takes nothing else."""
     if hasattr(generator, "sync_weights"):
         found: SyncAnswer = await generator.sync_weights(snapshot)
         return found

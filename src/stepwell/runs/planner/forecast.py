@@ -6,7 +6,8 @@ A case is a number of devices, a placement and a mode. Environments and trajecto
 number of devices, so that each device has as much to do as with one. Driver, request queue, shard rules and
 staleness are the code that runs; only the devices are models (`workers/planned_hardware.py`).
 
-What limits a case is found by asking again: the part without which throughput would grow most.
+To find the bottleneck, the case is modelled again without each part: the part that costs most throughput
+is the bottleneck.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def compare_weight_syncs(forecast: Forecast) -> dict[str, Forecast]:
 
 
 def recommend_settings(forecast: Forecast, num_rounds: int = 2) -> tuple[Forecast, dict[str, object]]:
-    """Batches, waits, shards and environment batches that the model likes better, and what they give."""
+    """Settings with a higher forecast (batches, waits, shards, environment batches), and that forecast."""
     best, chosen = forecast, {}
     for _ in range(num_rounds):
         before = best

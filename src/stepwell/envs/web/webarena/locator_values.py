@@ -80,7 +80,7 @@ def evaluate_node(node: Node, names: Mapping[str, Any]) -> Any:
             return value
         case NameNode(name):
             if name not in names:
-                raise InputError(f"a locator knows {', '.join(names)}, not {name!r}")
+                raise InputError(f"unknown name {name!r} in a locator; use {' or '.join(names)}")
             return names[name]
         case OperatorNode("||", left, right):
             return evaluate_node(left, names) or evaluate_node(right, names)

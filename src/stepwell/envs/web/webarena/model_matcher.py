@@ -46,7 +46,7 @@ class ModelMatcherConfig(Settings):
         "STEPWELL_JUDGE_KEY", description="environment variable that holds the API key; may be unset"
     )
     timeout_s: float = Field(60.0, gt=0, description="longest wait for one answer")
-    max_retries: int = Field(4, ge=0, description="retries after a failure that may pass")
+    max_retries: int = Field(4, ge=0, description="retries after a temporary failure")
     backoff_s: float = Field(0.5, ge=0, description="wait before the first retry; it doubles each time")
 
 
@@ -95,7 +95,7 @@ class ModelMatcher:
         raise EnvError(f"the model that compares answers at {self.config.url} gave no verdict: {failure}")
 
     def _post_prompt(self, prompt: str) -> tuple[str, str]:
-        """The text of the reply, and what went wrong if it may pass."""
+        """The text of the reply, and what went wrong if it was a temporary failure."""
         try:
             import httpx
         except ImportError as error:
