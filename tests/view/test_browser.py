@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import runpy
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.view.hostile import NAME, SHOTS, TOKEN, WRITTEN, write_hostile_run
+from tests.view.talking_lake import SAID
 
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.phases import read_phases
@@ -335,3 +338,45 @@ def test_a_run_is_followed_and_controlled_while_it_trains(browser: Any, tmp_path
         view.close()
     summary = read_summary(tmp_path / "live")
     assert summary is not None and summary.interrupted_by == "control"
+
+
+def test_a_killed_simulator_comes_back_and_the_page_shows_it_with_its_log(
+    browser: Any, tmp_path: Path
+) -> None:
+    from tests.view.recorded import build_config
+
+    told = tmp_path / "simulator"
+    lake = (
+        "env.name=tests.view.talking_lake:TalkingLake",
+        f"env.options={{size=3, max_turns=2, file='{told}'}}",
+    )
+    processes = ("workers.processes=true", "workers.simulators.num_workers=1", "train.max_env_retries=0")
+    settings = ("train.num_updates=4000", "eval.num_tasks=0")
+    config = build_config("streaming", tmp_path, *lake, *processes, *settings, name="live")
+    thread = threading.Thread(target=train, args=(config,))
+    thread.start()
+    wait_for(lambda: told.exists() or not thread.is_alive())
+    view = ViewApp([str(tmp_path)], token=TOKEN)
+    url, stop = serve_in_thread(view.app)
+    try:
+        with closing(browser.new_context(viewport={"width": 1200, "height": 800})) as context:
+            page = context.new_page()
+            page.set_default_timeout(WAIT_MS)
+            page.goto(f"{url}/?token={TOKEN}")
+            page.goto(f"{url}/run/live/pipeline")
+            assert page.locator("#events li").count() == 0
+            killed = int(told.read_text())
+            os.kill(killed, signal.SIGKILL)
+            event = page.locator("#events li", has_text="restart 1 of worker")  # appears without a reload
+            event.wait_for()
+            assert re.search(r"simulator.* was killed by SIGKILL", event.text_content())
+            assert SAID in event.text_content()
+            wait_for(lambda: int(told.read_text()) != killed)
+            page.goto(f"{url}/run/live")
+            page.on("dialog", lambda dialog: dialog.accept())
+            page.get_by_role("button", name="Stop after this update").click()
+            thread.join(120)
+    finally:
+        stop()
+        view.close()
+    assert not thread.is_alive()
