@@ -52,5 +52,7 @@ mkdir -p dist
 cp "$place"/dist/* dist/
 grep -q '^Repository = ' pyproject.toml ||
   echo "note: pyproject.toml has no [project.urls] Repository: the page on an index has no links and no image"
+! grep -q "^## $version (in preparation)" CHANGELOG.md ||
+  echo "note: CHANGELOG.md still says that $version is in preparation: put the date there before you publish"
 echo "built and tried: dist/stepwell-$version*"
 echo "to publish: git tag v$version && git push --tags && $python -m twine upload dist/stepwell-$version*"
