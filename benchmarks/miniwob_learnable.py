@@ -69,7 +69,7 @@ class RecordedClicks(Env):
 
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
-        """A recording: every sixth is held out."""
+        """A recording; the last `NUM_HELD_OUT` numbers are held out."""
         count = options.num_train + NUM_HELD_OUT
         number = seed % count
         task = Task(cls.name, {"number": number}, seed=seed)
@@ -119,6 +119,7 @@ def name_elements(page: str, text: str) -> str:
         return re.sub(r"\[(\d+)\]", name_point, text)
     text = re.sub(r"\[(\d+) value=", r"[\1 textarea value=", text)
     text = re.sub(r'\[(\d+) type="input"', r"[\1 text", text)
+    # odd ids are the wrappers around the widgets, so a plain id is a button if it is even
     return re.sub(r"\[(\d*[02468])\]", r"[\1 button]", text)
 
 

@@ -38,9 +38,11 @@ def test_every_image_is_valid_xml_and_shown_on_a_page(drawing: ModuleType) -> No
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
-def test_every_screenshot_is_made_by_the_browser_tests_and_shown_on_a_page() -> None:
+def test_every_screenshot_is_made_by_the_browser_tests_or_a_script_and_shown_on_a_page() -> None:
     tests = (ROOT / "tests" / "view" / "test_browser.py").read_text()
     made = {f"view-{name}.png" for name in re.findall(r'take_shot\(page, "(\w+)"\)', tests)}
+    script = (ROOT / "scripts" / "shoot_sites.py").read_text()
+    made |= {f"site-{name}.png" for name in re.findall(r'^    "(\w+)": "/', script, re.MULTILINE)}
     shown = {
         name
         for page in (ROOT / "docs").rglob("*.md")

@@ -7,11 +7,12 @@ STYLE = """
 :root { --tint: COLOR; --paper: #fbfaf7; --line: #ddd8cc; --ink: #22201c }
 * { box-sizing: border-box }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif }
-header { background: var(--tint); color: #fff; padding: .6rem max(1rem, calc(50vw - 28rem)); display: flex;
+header { background: var(--tint); color: #fff; padding: .6rem max(1rem, calc(50vw - 27rem)); display: flex;
          flex-wrap: wrap; gap: .4rem 1.1rem; align-items: center }
 header a { color: #fff; text-decoration: none } header a:hover { text-decoration: underline }
 header .home { font-weight: 700; font-size: 1.15rem }
-header form { margin: 0 0 0 auto; display: flex; gap: .3rem }
+header form { margin: 0 0 0 auto; display: flex; gap: .3rem; align-items: center }
+header input { width: 8rem }
 main { max-width: 56rem; margin: 1.2rem auto 3rem; padding: 0 1rem }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: .6rem 0 } h2 { font-size: 1.1rem; margin: 1.4rem 0 .3rem }
 a { color: var(--tint) } p { margin: .35rem 0 } .notice { background: #fff6d8; border: 1px solid #ead48a;
@@ -19,7 +20,7 @@ a { color: var(--tint) } p { margin: .35rem 0 } .notice { background: #fff6d8; b
 ul { list-style: none; padding: 0; margin: .5rem 0 } li { background: #fff; border: 1px solid var(--line);
          border-radius: .5rem; padding: .55rem .8rem; margin: .4rem 0 }
 main form { background: #fff; border: 1px solid var(--line); border-radius: .5rem; padding: .7rem .9rem;
-         margin: .6rem 0; display: flex; flex-wrap: wrap; gap: .5rem 1rem; align-items: end }
+         margin: .6rem 0; display: flex; flex-wrap: wrap; gap: .5rem 1rem; align-items: center }
 li form { border: 0; padding: 0; margin: .3rem 0 0; background: none }
 label { display: block; font-size: .9rem; color: #5a554b } input, select, textarea { font: inherit;
          color: var(--ink); border: 1px solid #b9b2a2; border-radius: .35rem; padding: .25rem .5rem }
