@@ -106,4 +106,6 @@ def test_wandb_writes_a_run_without_a_connection(tmp_path: Path, monkeypatch: py
     monitor.start(RunInfo(tmp_path, "r", "frozenlake", "steppo", 7, 5, {"seed": 7}))
     monitor.record(update(1, 0.5))
     monitor.close()
-    assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+    (file,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    written = file.read_bytes()
+    assert b"train/reward" in written and b"train/reward/format" in written

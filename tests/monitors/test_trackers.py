@@ -66,8 +66,10 @@ def test_trackio_keeps_the_curves_of_a_run_and_of_its_continuation(
     record(TrackioMonitor(), tmp_path / "r", range(1, 4))
     record(TrackioMonitor(), tmp_path / "r", range(4, 6), resumed_from=3)
     assert capsys.readouterr().out == ""
+    from trackio import context_vars
     from trackio.sqlite_storage import SQLiteStorage
 
+    assert context_vars.current_run.get() is None  # else it is finished again, aloud, when Python ends
     (name,) = SQLiteStorage.get_runs(PROJECT)
     assert name == "r-01234567"
     logs = SQLiteStorage.get_logs(PROJECT, name)

@@ -55,6 +55,8 @@ class TrackioMonitor(Monitor):
 
     def close(self) -> None:
         if self._run is not None:
+            import trackio
+
             with redirect_stdout(io.StringIO()):
-                self._run.finish()
+                trackio.finish()  # `self._run.finish()` would leave the package to finish it again at exit
         self._run = None
