@@ -98,6 +98,22 @@ def test_rows_that_go_on_are_not_uploaded_again() -> None:
     assert found["b"].action.action_ids.tolist() == generate_alone(model, b, 30)
 
 
+@pytest.mark.parametrize("devices", [("cpu",), ()])
+def test_a_step_notes_its_positions_only_where_they_are_kept(
+    devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepwell.engines.position_log.CHECKED_DEVICES", devices)
+    model = small_model("llama", torch.float64)
+    core = core_of(model, max_batch_size=1, num_slots=1)
+    (prompt,) = prompts_of([6])
+    core.add_request(greedy(prompt, 8, "a"))
+    found = drain(core)["a"]
+    assert found.action.action_ids.tolist() == generate_alone(model, prompt, 8)
+    assert (found.position_mark is not None) == bool(devices)
+    noted = core.runner._tokens[1]  # type: ignore[attr-defined]  # after the one row's token: its position
+    assert bool(noted) == bool(devices)
+
+
 def test_a_slot_that_changes_hands_between_steps_is_uploaded_again() -> None:
     model = small_model("llama", torch.float64)
     core = core_of(model, max_batch_size=1, num_slots=1)

@@ -79,7 +79,8 @@ class GraphRunner(Runner):
             self._on_device = state
         self._graphs[key].replay()
         count, rows = len(slots), key[0]
-        self._host_tokens[: 2 * rows].copy_(self._tokens[: 2 * rows], non_blocking=True)
+        shown = 2 * rows if self.store.positions.is_kept else count
+        self._host_tokens[:shown].copy_(self._tokens[:shown], non_blocking=True)
         self._host_logprobs[:count].copy_(self._logprobs[:count], non_blocking=True)
         self._wait_for_pass()
         tokens, positions = self._host_tokens[: 2 * rows].numpy().reshape(2, rows)[:, :count].copy()
@@ -157,7 +158,8 @@ class GraphRunner(Runner):
             chosen, chances = choose_tokens(logits, temperature, top_p if use_top_p else None, numbers)
             tokens.copy_(chosen)
             logprobs.copy_(chances)
-        used.copy_(self.forward.positions)
+        if self.store.positions.is_kept:
+            used.copy_(self.forward.positions)
         ids.copy_(tokens)
         indices.add_(1)
         positions.add_(1).clamp_(
