@@ -60,7 +60,7 @@ class Arm:
         self.components = Components(config)
         prepare_critics(self.components.policy, self.components.recipe)
         self.tasks = self.components.tasks(Split.TRAIN, config.train.num_tasks, config.seed)
-        self.held_out = self.components.held_out_tasks()
+        self.held_out = self.components.list_held_out_tasks()
         self.curve: list[dict[str, float]] = []
         self.explained: list[float] = []
         self._before: float | None = None
@@ -105,7 +105,7 @@ class Arm:
         components, config = self.components, self.config
         warm = config.warm_start
         began = time.process_time()
-        shown = components.demonstrations(warm.num_demos, warm.noise, config.seed, warm.demos_per_task)
+        shown = components.play_demonstrations(warm.num_demos, warm.noise, config.seed, warm.demos_per_task)
         if is_endless:
             warm = warm.model_copy(update={"epochs": MANY, "max_updates": None})
         for number, _ in enumerate(

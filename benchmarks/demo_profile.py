@@ -44,7 +44,7 @@ def prepared(num_demos: int) -> tuple[Components, list[Job]]:
     """The preset's parts after a short warm start, and the jobs of one update."""
     config = load_config("frozenlake-easy")
     components = Components(config)
-    shown = components.demonstrations(num_demos, config.warm_start.noise, 0)
+    shown = components.play_demonstrations(num_demos, config.warm_start.noise, 0)
     for _ in imitate(components.policy, shown, config.warm_start.model_copy(update={"epochs": 1}), 0):
         pass
     components.engine.load_weights(1, components.policy.model_weights())

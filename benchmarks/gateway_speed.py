@@ -131,9 +131,9 @@ def wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def own_server(stack: ExitStack, name: str, folder: Path) -> Side:
-    from stepwell.services.keys import hash_key, new_key
+    from stepwell.services.keys import create_key, hash_key
 
-    key = new_key("load")
+    key = create_key("load")
     log = folder / f"{name}.log"
     command = [sys.executable, str(PARTS / "servers.py"), name, str(folder)]
     process = stack.enter_context(started(command, log, LOAD_KEY_HASH=hash_key(key)))

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepwell.config.presets import preset_text
+from stepwell.config.presets import read_preset_text
 from stepwell.core import Split
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=256)
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
-    options, rng = tomllib.loads(preset_text("miniwob-tiny"))["env"]["options"], random.Random(0)
+    options, rng = tomllib.loads(read_preset_text("miniwob-tiny"))["env"]["options"], random.Random(0)
     players: dict[str, Callable[[Env], str]] = {
         "script": lambda env: env.oracle()[0],
         "random": lambda env: str(env.random_action(rng)),

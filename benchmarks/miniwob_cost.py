@@ -19,7 +19,7 @@ import platform
 import tomllib
 from pathlib import Path
 
-from stepwell.config.presets import preset_text
+from stepwell.config.presets import read_preset_text
 from stepwell.envs.registry import make_env
 from stepwell.envs.web.miniwob import pages
 
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
-    options, listed = tomllib.loads(preset_text("miniwob-tiny"))["env"]["options"], pages.BEGIN_AGAIN
+    options, listed = tomllib.loads(read_preset_text("miniwob-tiny"))["env"]["options"], pages.BEGIN_AGAIN
     costs: dict[str, list[float]] = {"context": [], "load": [], "again": []}
     for _ in range(args.repeats):
         for way, found in costs.items():

@@ -31,7 +31,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.config.loading import load_config
-from stepwell.config.presets import preset_text
+from stepwell.config.presets import read_preset_text
 from stepwell.core import ActionSpace, EnvDescription, Observation, Split, Task
 from stepwell.envs import Effect, Env
 from stepwell.envs.fixed_splits import assign_split
@@ -125,7 +125,7 @@ def name_elements(page: str, text: str) -> str:
 
 def record_pages(path: Path, count: int) -> None:
     """Record first pages in Chromium."""
-    options = tomllib.loads(preset_text("miniwob-tiny"))["env"]["options"]
+    options = tomllib.loads(read_preset_text("miniwob-tiny"))["env"]["options"]
     with make_env("web", options) as env, path.open("w") as file:
         for page in options["miniwob"]["pages"]:
             for seed in range(count):
@@ -155,7 +155,7 @@ def imitate_page(file: Path, page: str, num_train: int, num_updates: int, is_nam
     config = load_config("miniwob-tiny", settings)
     components = Components(config)
     try:
-        demos = components.demonstrations(num_train, 0.0, 0)
+        demos = components.play_demonstrations(num_train, 0.0, 0)
         for _ in imitate(components.policy, demos, config.warm_start, seed=0):  # type: ignore[arg-type]
             pass
         components.runner.publish(1, components.policy)  # type: ignore[arg-type]

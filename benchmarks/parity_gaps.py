@@ -48,7 +48,7 @@ def measured(config: RunConfig, num_tasks: int, samples: int) -> dict[str, Vecto
     """The logprobs of every token of fresh episodes, as each of the four has them."""
     components = Components(config)
     try:
-        tasks = components.held_out_tasks(num_tasks)
+        tasks = components.list_held_out_tasks(num_tasks)
         played = evaluate(components, tasks, temperature=1.0, samples_per_task=samples).trajectories
         steps = [step for t in played for step in t.steps if step.num_units]
         policy = components.policy

@@ -173,7 +173,7 @@ def warm_start(options: dict[str, Any], num_demos: int, out: Path) -> None:
     warm = {"num_demos": num_demos, "noise": 0.3, "batch_size": 64, "optimizer": optimizer}
     config = config_of(options, "tiny-0.3m", warm_start=warm)
     components = Components(config)
-    shown = components.demonstrations(num_demos, config.warm_start.noise, SEED)
+    shown = components.play_demonstrations(num_demos, config.warm_start.noise, SEED)
     for _ in imitate(components.policy, shown, config.warm_start, SEED):
         pass
     components.policy.save_pretrained(out)
@@ -186,7 +186,7 @@ def evaluate(model: Path, options: dict[str, Any], num_tasks: int) -> dict[str, 
     from stepwell.runs.evaluation.evaluate import evaluate as play
 
     components = Components(config_of(options, model))
-    result = play(components, components.held_out_tasks(num_tasks), temperature=0.0)
+    result = play(components, components.list_held_out_tasks(num_tasks), temperature=0.0)
     components.close()
     low, high = result.interval
     return {"success": round(result.success, 3), "low": round(low, 3), "high": round(high, 3)}

@@ -40,7 +40,7 @@ from sqlalchemy import Connection, func, select, text
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.pool.postgres import binaries, database, server
 
-from stepwell.core import Status, Step, Task, Trajectory, new_id
+from stepwell.core import Status, Step, Task, Trajectory, make_id
 from stepwell.pool import Filter, Pool, open_pool
 from stepwell.pool.schema import groups, steps, trajectories
 
@@ -206,7 +206,7 @@ def play(pool: Pool, seconds: float, waits: list[float]) -> None:
     turns = dialogue(os.getpid())
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
-        id = pool.begin(TASK, id=new_id("bench"))
+        id = pool.begin(TASK, id=make_id("bench"))
         for number, step in enumerate(turns):
             start = time.perf_counter()
             pool.append(id, number, [step])

@@ -41,7 +41,7 @@ Episodes = list[list[tuple[TokenState, int]]]
 def play_oracle(config: RunConfig, count: int) -> Episodes:
     """Prompts and lengths of replies of the oracle's episodes."""
     components = Components(config)
-    shown = components.demonstrations(count, config.warm_start.noise, 0)
+    shown = components.play_demonstrations(count, config.warm_start.noise, 0)
     components.close()
     return [[(step.state, step.num_units) for step in one.steps] for one in shown]  # type: ignore[misc]
 

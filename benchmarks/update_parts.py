@@ -29,7 +29,7 @@ import torch
 
 from stepwell.config.loading import load_config
 from stepwell.core import Request, Split
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.rollout import Job
 from stepwell.runs.build.components import Components
 from stepwell.training import imitate
@@ -94,7 +94,7 @@ def prepare(options: argparse.Namespace) -> Components:
     if options.tasks:
         config = load_config(config, [f"train.tasks_per_update={options.tasks}"])
     components = Components(config)
-    shown = components.demonstrations(options.demos, config.warm_start.noise, 0)
+    shown = components.play_demonstrations(options.demos, config.warm_start.noise, 0)
     warm = config.warm_start.model_copy(update={"epochs": 1, "stop_at": None, "num_demos": options.demos})
     for _ in imitate(components.policy, shown, warm, 0):
         pass
@@ -181,7 +181,7 @@ def time_engine_alone(components: Components, trajectories: list[Any], clock: Cl
             step.state,
             replace(base, max_tokens=max(1, step.num_units), ignore_end=True, stop=(), seed=0),
             conversation=trajectory.id,
-            id=new_id("req"),
+            id=make_id("req"),
         )
         for trajectory in trajectories
         for step in trajectory.steps

@@ -39,7 +39,7 @@ import torch
 
 from stepwell.config.training import OptimizerConfig
 from stepwell.core import Split, StateForm, Step, TokenAction, TokenState
-from stepwell.envs import Env, distinct_tasks, make_env
+from stepwell.envs import Env, list_distinct_tasks, make_env
 from stepwell.packing import backward, pack
 from stepwell.policies import VLMPolicy, resolve_model
 from stepwell.policies.forward import compute_actor_rows
@@ -65,7 +65,7 @@ class Board:
 def boards(world: str, split: Split, renderer: Renderer, seed: int) -> Iterator[Board]:
     """Distinct boards of a split, their images added to the renderer's."""
     env = make_env(world, {"observation": "image"})
-    for task in distinct_tasks(world, {}, split, seed):
+    for task in list_distinct_tasks(world, {}, split, seed):
         observation, _ = env.reset(seed=0, options={"task": task})
         name = renderer.image_store.add(observation.images[0])
         asked = Message.user([ImagePart(name), TextPart(f"{world}: where is what, and what is next?")])

@@ -59,7 +59,7 @@ def play_oracles(components: Components, count: int) -> tuple[Episodes, dict[str
     WebEnv.step = step  # type: ignore[method-assign]
     try:
         with time_calls({"simplify": (tabs if is_light else chromium, "simplify_page")}, spent):
-            shown = components.demonstrations(count, 0.0, 0)
+            shown = components.play_demonstrations(count, 0.0, 0)
     finally:
         WebEnv.step = inner  # type: ignore[method-assign]
     episodes = [[(step.state, step.num_units) for step in one.steps] for one in shown]

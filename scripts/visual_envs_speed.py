@@ -45,7 +45,7 @@ def rows(seconds: float) -> Iterator[tuple[str, float]]:
     yield "svg: icons drawn, 224 px", rate(lambda: draw_svg(next(codes), 224), seconds)
     target = draw_svg(next(codes), 224)
     for measure in ("pixels", "perceptual"):
-        if measure == "pixels" or perceptual.weights_file() is not None:
+        if measure == "pixels" or perceptual.find_weights_file() is not None:
             judge = LikenessJudge(SvgOptions(measure=measure))
             scored = rate(lambda judge=judge: judge.score(target, draw_svg(next(codes), 224)), seconds)
             yield f"svg: drawn and scored by {measure}", scored

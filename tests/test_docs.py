@@ -99,7 +99,7 @@ def read_judged_parts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "renderer": components.language.renderer,
         "rewards": components.config.rewards,
         "recipe": components.recipe,
-        "trajectories": components.demonstrations(3, 0.0, 0),
+        "trajectories": components.play_demonstrations(3, 0.0, 0),
     }
 
 

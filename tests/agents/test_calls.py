@@ -19,7 +19,7 @@ from stepwell.core import (
     StateForm,
     ToolCall,
     ToolSchema,
-    problem_with,
+    find_call_problem,
     read_call,
 )
 
@@ -117,7 +117,7 @@ def test_no_text_makes_reading_fail_and_what_is_read_can_be_done(
     assert reply.is_strict == (reply.problem == "")
     assert reply.actions or reply.lost
     assert len(reply.actions) <= 3
-    assert all(problem_with(description.actions.tools, read_call(call)) == "" for call in reply.actions)
+    assert all(find_call_problem(description.actions.tools, read_call(call)) == "" for call in reply.actions)
     assert len(reply.problem) < 600 and "\n" not in reply.problem
 
 

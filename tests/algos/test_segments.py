@@ -57,13 +57,13 @@ def test_discounted_sum_equals_the_backward_loop(lengths: list[int], decay: floa
             carried = value + decay * carried
             reversed_sums.append(carried)
         expected += reversed(reversed_sums)
-    torch.testing.assert_close(segments.discounted_sum(x, decay), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(segments.sum_discounted(x, decay), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_discounted_sum_of_a_long_segment_neither_overflows_nor_forgets() -> None:
     # 0.5^5000 is far below the smallest float32: any 1/γ^n trick breaks here.
     segments = Segments(torch.tensor([5000]), 5000)
-    total = segments.discounted_sum(torch.ones(5000), 0.5)
+    total = segments.sum_discounted(torch.ones(5000), 0.5)
     torch.testing.assert_close(total[:4900], torch.full((4900,), 2.0))
     assert total[-1] == 1.0
 
@@ -71,7 +71,7 @@ def test_discounted_sum_of_a_long_segment_neither_overflows_nor_forgets() -> Non
 def test_discounted_sum_leaves_its_input_alone() -> None:
     segments, x = make([3, 2])
     before = x.clone()
-    segments.discounted_sum(x, 0.9)
+    segments.sum_discounted(x, 0.9)
     assert torch.equal(x, before)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from stepwell.algos import RECIPES
 from stepwell.cli.main import main
-from stepwell.config.presets import preset_names
+from stepwell.config.presets import list_preset_names
 from stepwell.envs import find_env_type, list_env_names
 from stepwell.envs.registry import LANGUAGE_ENVS
 
@@ -125,7 +125,7 @@ def test_an_env_that_breaks_the_contract_ends_with_exit_code_1(
 def test_presets_are_listed_with_what_they_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets"]) == 0
     lines = capsys.readouterr().out.split("\n")
-    for name in preset_names():
+    for name in list_preset_names():
         (line,) = [line for line in lines if line.split(" ")[0] == name]
         assert len(line.split()) > 6, line
 

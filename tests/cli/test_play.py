@@ -189,7 +189,7 @@ def test_who_plays_with_tools_sees_the_prompts_of_training(run: Path, context: s
         "agent.context_turns=1",
     )
     config = load_config(run, [*wish, "agent.strategy=no_think", "recipe.name=grpo"])
-    (shown,) = Components(config).demonstrations(1, 0.0, 0)
+    (shown,) = Components(config).play_demonstrations(1, 0.0, 0)
     with PlaySession(config, open_pilot(find_checkpoint(run), config)) as session:
         session.start(shown.task)
         for step in shown.steps:

@@ -18,7 +18,7 @@ from tests.rollout.chat_server import ChatServer, chatting
 from stepwell.cli.main import main
 from stepwell.config.loading import load_config
 from stepwell.core import Split
-from stepwell.envs import distinct_tasks, make_env
+from stepwell.envs import list_distinct_tasks, make_env
 from stepwell.envs.web.sites import SiteHost
 from stepwell.monitors.replays import load_replays
 
@@ -64,7 +64,7 @@ def read_shop(body: dict[str, Any]) -> dict[str, str]:
 def test_presets_hold_out_parameters_and_scripts_solve_their_tasks(preset: str) -> None:
     options = load_config(preset, []).env.options
     with make_env("web", options) as env:
-        for task in islice(distinct_tasks("web", options, Split.HELD_OUT, 0), 4):
+        for task in islice(list_distinct_tasks("web", options, Split.HELD_OUT, 0), 4):
             assert task.content["split"] == "parameters"
             env.reset(options={"task": task})
             is_over, success = False, False

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.config.loading import dump_config, load_config, parse_options
-from stepwell.config.presets import preset_names
+from stepwell.config.presets import list_preset_names
 from stepwell.config.run import EnvConfig, RunConfig
 from stepwell.config.schema import walk_settings
 from stepwell.config.training import TrainConfig
@@ -198,7 +198,7 @@ def test_a_run_folder_stands_for_its_configuration(tmp_path: Path) -> None:
     assert load_config(tmp_path) == config
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", list_preset_names())
 def test_every_preset_loads_by_both_its_names(name: str) -> None:
     assert load_config(name) == load_config(f"preset:{name}")
     assert load_config(name) != RunConfig()

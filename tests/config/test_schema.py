@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import MARKER, field_at, update_reference, walk_settings, write_reference
+from stepwell.config.schema import MARKER, find_field, update_reference, walk_settings, write_reference
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 
@@ -36,8 +36,8 @@ def test_what_a_setting_holds_is_told_in_words() -> None:
 
 
 def test_a_path_into_a_free_table_leads_to_that_table() -> None:
-    setting = field_at(RunConfig, ("env", "options", "size"))
+    setting = find_field(RunConfig, ("env", "options", "size"))
     assert setting is not None
     assert setting.key == "env.options"
-    assert field_at(RunConfig, ("train", "nonsense")) is None
-    assert field_at(RunConfig, ("nonsense",)) is None
+    assert find_field(RunConfig, ("train", "nonsense")) is None
+    assert find_field(RunConfig, ("nonsense",)) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.cli.main import main
-from stepwell.config.studies import find_study, study_names
+from stepwell.config.studies import find_study, list_study_names
 from stepwell.config.study import PlannedRun, StudyConfig, load_study, plan_runs
 from stepwell.core.errors import ConfigError
 from stepwell.runs.build.recipe import resolve_recipe
@@ -51,7 +51,7 @@ def planned(text: str, tmp_path: Path) -> list[PlannedRun]:
 def test_a_study_is_found_by_name_or_path_and_a_file_of_that_name_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "steppo" in study_names()
+    assert "steppo" in list_study_names()
     assert find_study("steppo").name == "steppo.toml"
     with pytest.raises(ConfigError, match="did you mean 'steppo"):
         find_study("stepppo")
@@ -63,7 +63,7 @@ def test_a_study_is_found_by_name_or_path_and_a_file_of_that_name_wins(
 def test_the_list_names_every_study_with_its_title(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "--list"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in printed] == list(study_names())
+    assert [line.split()[0] for line in printed] == list(list_study_names())
     assert "StepPO: the step as the unit" in "\n".join(printed)
 
 

@@ -28,7 +28,7 @@ def good_credit(tl: Timeline, *, scale: float = 1.0) -> CreditResult:
 
 @credit(reads="state")
 def good_critic_credit(tl: Timeline) -> CreditResult:
-    returns = tl.steps_by_trajectory.discounted_sum(tl.rewards, 1.0)
+    returns = tl.steps_by_trajectory.sum_discounted(tl.rewards, 1.0)
     return CreditResult.of_steps(tl, returns - tl.read_state_values(), targets=returns, sites=tl.state_sites)
 
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from stepwell.core import ImageStore, InputError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.ids import is_content_hash
-from stepwell.core.images import image_name
+from stepwell.core.images import hash_image
 
 IMAGES = st.tuples(st.integers(1, 6), st.integers(1, 6)).flatmap(
     lambda size: arrays.arrays(np.uint8, (*size, 3), elements=st.integers(0, 2))
@@ -56,7 +56,7 @@ def test_an_unknown_image_and_a_wrong_array_say_what_to_do() -> None:
 
 
 def test_with_a_store_the_least_recently_used_go_and_come_back() -> None:
-    store = {image_name(_flat(value)): _flat(value) for value in range(6)}
+    store = {hash_image(_flat(value)): _flat(value) for value in range(6)}
     asked: list[str] = []
 
     def load(name: str) -> AnyArray:
@@ -83,7 +83,7 @@ def test_without_a_store_nothing_is_dropped() -> None:
 
 def test_a_store_that_gives_another_image_is_not_believed() -> None:
     with pytest.raises(InputError, match="the store is damaged"):
-        ImageStore(lambda name: _flat(7)).get(image_name(_flat(8)))
+        ImageStore(lambda name: _flat(7)).get(hash_image(_flat(8)))
 
 
 def test_threads_may_add_and_get_at_once() -> None:

@@ -30,8 +30,8 @@ from stepwell.core import (
     ToolSchema,
     Trajectory,
     VersionSpan,
-    content_hash,
     hash_bytes,
+    hash_content,
     select_trainable,
 )
 
@@ -188,9 +188,9 @@ def test_splits_are_disjoint_by_content_and_near_the_asked_share() -> None:
 
 def test_content_hash_refuses_what_json_cannot_say() -> None:
     with pytest.raises(InputError, match="JSON values"):
-        content_hash({"a": float("nan")})
+        hash_content({"a": float("nan")})
     with pytest.raises(InputError, match="JSON values"):
-        content_hash({"a": {1, 2}})
+        hash_content({"a": {1, 2}})
 
 
 def test_infra_failures_never_enter_a_gradient_and_are_counted() -> None:

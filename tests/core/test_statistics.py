@@ -13,9 +13,9 @@ from stepwell.core import InputError
 from stepwell.core.statistics import (
     compare_pairs,
     compare_shares,
-    detectable_difference,
-    student_cdf,
-    student_quantile,
+    compute_detectable_difference,
+    compute_student_cdf,
+    compute_student_quantile,
 )
 
 
@@ -32,15 +32,15 @@ from stepwell.core.statistics import (
     ],
 )
 def test_quantiles_of_student_are_those_of_the_tables(share: float, freedom: int, quantile: float) -> None:
-    assert student_quantile(share, freedom) == pytest.approx(quantile, abs=1e-4)
-    assert student_quantile(1 - share, freedom) == pytest.approx(-quantile, abs=1e-4)
+    assert compute_student_quantile(share, freedom) == pytest.approx(quantile, abs=1e-4)
+    assert compute_student_quantile(1 - share, freedom) == pytest.approx(-quantile, abs=1e-4)
 
 
 @given(st.integers(1, 200), st.floats(-50, 50))
 def test_a_distribution_rises_from_0_to_1_and_is_symmetric(freedom: int, t: float) -> None:
-    assert 0 <= student_cdf(t, freedom) <= 1
-    assert student_cdf(t, freedom) + student_cdf(-t, freedom) == pytest.approx(1, abs=1e-9)
-    assert student_cdf(t, freedom) <= student_cdf(t + 0.5, freedom) + 1e-12
+    assert 0 <= compute_student_cdf(t, freedom) <= 1
+    assert compute_student_cdf(t, freedom) + compute_student_cdf(-t, freedom) == pytest.approx(1, abs=1e-9)
+    assert compute_student_cdf(t, freedom) <= compute_student_cdf(t + 0.5, freedom) + 1e-12
 
 
 def test_means_by_seed_are_compared_by_the_paired_t_test() -> None:
@@ -92,7 +92,7 @@ def test_intervals_of_paired_differences_cover_the_truth_as_often_as_they_promis
 
 def test_a_study_of_the_detectable_difference_finds_it_four_times_in_five() -> None:
     rng, rounds = np.random.default_rng(3), 600
-    smallest = detectable_difference(5, 200, 1, seed_spread=0.05)
+    smallest = compute_detectable_difference(5, 200, 1, seed_spread=0.05)
     assert smallest is not None
     spread = math.sqrt(0.05**2 + 0.25 / 200)
     ours = rng.normal(0.5 + smallest, spread, size=(rounds, 5, 1))
@@ -102,12 +102,12 @@ def test_a_study_of_the_detectable_difference_finds_it_four_times_in_five() -> N
 
 
 def test_more_of_anything_detects_more_and_one_seed_nothing() -> None:
-    base = detectable_difference(3, 128)
-    assert base is not None and detectable_difference(1, 128) is None
+    base = compute_detectable_difference(3, 128)
+    assert base is not None and compute_detectable_difference(1, 128) is None
     for more in (
-        detectable_difference(5, 128),
-        detectable_difference(3, 512),
-        detectable_difference(3, 128, 8),
+        compute_detectable_difference(5, 128),
+        compute_detectable_difference(3, 512),
+        compute_detectable_difference(3, 128, 8),
     ):
         assert more is not None and more < base
 

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.core import ActionSpace, InputError, ToolCall, ToolSchema, problem_with, random_call, read_call
+from stepwell.core import (
+    ActionSpace,
+    InputError,
+    ToolCall,
+    ToolSchema,
+    draw_random_call,
+    find_call_problem,
+    read_call,
+)
 
 SEARCH = ToolSchema(
     "search",
@@ -125,18 +133,18 @@ def test_arguments_may_be_called_parameters_and_may_be_quoted() -> None:
     ],
 )
 def test_a_call_is_judged_in_one_sentence(name: str, arguments: dict, said: str) -> None:
-    assert problem_with(TOOLS, ToolCall(name, arguments)) == said
+    assert find_call_problem(TOOLS, ToolCall(name, arguments)) == said
 
 
 @given(st.integers(0, 10**6))
 def test_random_calls_can_be_made(seed: int) -> None:
-    call = random_call(TOOLS, random.Random(seed))
-    assert problem_with(TOOLS, call) == "" and read_call(call.text) == call
+    call = draw_random_call(TOOLS, random.Random(seed))
+    assert find_call_problem(TOOLS, call) == "" and read_call(call.text) == call
 
 
 def test_huge_names_and_arguments_are_not_repeated_whole() -> None:
-    assert len(problem_with(TOOLS, ToolCall("x" * 10**6, {}))) < 100
-    assert len(problem_with(TOOLS, ToolCall("stop", {"x" * 10**6: 1}))) < 120
+    assert len(find_call_problem(TOOLS, ToolCall("x" * 10**6, {}))) < 100
+    assert len(find_call_problem(TOOLS, ToolCall("stop", {"x" * 10**6: 1}))) < 120
 
 
 def test_tools_are_actions_of_their_own_kind() -> None:

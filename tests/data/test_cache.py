@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.core import ConfigError, EncodingError
-from stepwell.data.cache import data_root, open_cached
+from stepwell.data.cache import find_data_folder, open_cached
 
 
 def read(path: Path) -> str:
@@ -55,6 +55,6 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_the_cache_is_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("STEPWELL_CACHE", str(tmp_path))
-    assert data_root() == tmp_path / "data"
+    assert find_data_folder() == tmp_path / "data"
     monkeypatch.delenv("STEPWELL_CACHE")
-    assert data_root() == Path.home() / ".cache" / "stepwell" / "data"
+    assert find_data_folder() == Path.home() / ".cache" / "stepwell" / "data"

@@ -40,10 +40,10 @@ def test_it_fires_when_the_batch_is_full_and_not_before() -> None:
 
 def test_it_fires_at_the_very_tick_the_oldest_has_waited_its_time() -> None:
     queue = queue_of(slot("a", 1, 5), slot("b", 1, 9))
-    assert queue.next_deadline() == pytest.approx(0.015)
+    assert queue.get_deadline() == pytest.approx(0.015)
     assert queue.pop_ready(0.01499) == []
-    assert names(queue.pop_ready(queue.next_deadline() or 0)) == "a b"
-    assert queue.next_deadline() is None
+    assert names(queue.pop_ready(queue.get_deadline() or 0)) == "a b"
+    assert queue.get_deadline() is None
 
 
 def test_a_slot_is_never_split_and_nothing_small_overtakes_it() -> None:
@@ -85,7 +85,7 @@ def test_a_cancelled_slot_leaves_and_gives_its_room_back() -> None:
     first = slot("a", 3, 0)
     queue = queue_of(first, slot("b", 1, 4))
     assert queue.cancel(first) and not queue.cancel(first)
-    assert queue.num_waiting == 1 and queue.next_deadline() == pytest.approx(0.014)
+    assert queue.num_waiting == 1 and queue.get_deadline() == pytest.approx(0.014)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.baselines import measure_random_play
 from stepwell.envs.frozenlake.env import FrozenLake
 from stepwell.envs.frozenlake.lake import RING, Lake, list_slips, plan_on_slippery_ice
-from stepwell.envs.grid import find_distance, find_distances, move_table, neighbour_table
+from stepwell.envs.grid import find_distance, find_distances, make_neighbour_table, move_table
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -365,5 +365,5 @@ def test_process_counts_moves_towards_the_goal_around_the_holes() -> None:
 @given(st.lists(st.booleans(), min_size=20, max_size=20), st.integers(0, 19), st.integers(0, 19))
 def test_one_distance_is_that_of_the_whole_board(holes: list[bool], start: int, goal: int) -> None:
     holes[start] = holes[goal] = False
-    found = find_distance(neighbour_table(4, 5), holes, start, goal)
+    found = find_distance(make_neighbour_table(4, 5), holes, start, goal)
     assert found == find_distances(move_table(4, 5), holes, goal)[start]

@@ -16,7 +16,7 @@ from stepwell.core import (
     Task,
     ToolCall,
     ToolSchema,
-    problem_with,
+    find_call_problem,
     read_call,
 )
 from stepwell.envs import Effect, Env
@@ -82,7 +82,7 @@ class Notes(Env):
         except InputError as error:
             self.told.append(f"No call: {error}.")
             return Effect()
-        problem = problem_with(self.description.actions.tools, call)
+        problem = find_call_problem(self.description.actions.tools, call)
         if problem:
             self.told.append(f"Not done: {problem}.")
             return Effect()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.core.errors import InputError
-from stepwell.monitors.axes import CHAR_WIDTH, Scale, format_ticks, nice_range, nice_ticks
+from stepwell.monitors.axes import CHAR_WIDTH, Scale, choose_ticks, format_ticks, round_range
 from stepwell.monitors.calibration import draw_calibration
 from stepwell.monitors.charts import (
     Bar,
@@ -61,22 +61,22 @@ def test_ticks_are_round_ordered_and_within_the_range(one: float, other: float, 
     low, high = min(one, other), max(one, other)
     if high - low < 1e-6:
         return
-    ticks = nice_ticks(low, high, count)
+    ticks = choose_ticks(low, high, count)
     slack = 1e-6 * (high - low)
     assert all(low - slack <= tick <= high + slack for tick in ticks) and ticks == sorted(ticks)
     assert 1 <= len(ticks) <= 2 * count + 1
-    below, above = nice_range(low, high, count)
+    below, above = round_range(low, high, count)
     assert below <= low + slack and above >= high - slack
     labels = format_ticks(ticks)
     assert len(set(labels)) == len(labels)
 
 
 def test_ticks_and_their_labels_read_as_people_write_them() -> None:
-    assert format_ticks(nice_ticks(0, 1, 5)) == ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]
-    assert format_ticks(nice_ticks(0, 90_000, 4)) == ["0", "20k", "40k", "60k", "80k"]
-    assert format_ticks(nice_ticks(0, 3e-5, 3)) == ["0", "1e-5", "2e-5", "3e-5"]
-    assert format_ticks(nice_ticks(-1, 1, 4)) == ["-1.0", "-0.5", "0", "0.5", "1.0"]
-    assert nice_range(0.0003, 0.085, 4) == (0.0, pytest.approx(0.1))
+    assert format_ticks(choose_ticks(0, 1, 5)) == ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]
+    assert format_ticks(choose_ticks(0, 90_000, 4)) == ["0", "20k", "40k", "60k", "80k"]
+    assert format_ticks(choose_ticks(0, 3e-5, 3)) == ["0", "1e-5", "2e-5", "3e-5"]
+    assert format_ticks(choose_ticks(-1, 1, 4)) == ["-1.0", "-0.5", "0", "0.5", "1.0"]
+    assert round_range(0.0003, 0.085, 4) == (0.0, pytest.approx(0.1))
 
 
 def test_a_line_passes_through_its_values() -> None:
@@ -200,7 +200,7 @@ def test_a_scale_maps_ends_to_ends() -> None:
     [(0.99999988, 1.0000001), (6e-6, 1.7e-5), (3.9e-7, 5.1e-7), (12_345.0, 12_345.6), (0, 1e300)],
 )
 def test_neighbouring_ticks_never_have_the_same_label(low: float, high: float) -> None:
-    labels = format_ticks(nice_ticks(low, high, 5))
+    labels = format_ticks(choose_ticks(low, high, 5))
     assert len(set(labels)) == len(labels) >= 3
     assert max(map(len, labels)) <= 11
 

@@ -21,7 +21,7 @@ from stepwell.core import ConfigError, Status
 from stepwell.pool import Channel, open_pool
 from stepwell.pool.database import Database, parse_database_url
 from stepwell.pool.schema import REVISION, metadata
-from stepwell.pool.schema_version import current_revision, upgrade
+from stepwell.pool.schema_version import read_revision, upgrade
 
 OLD = Path(__file__).parent / "data" / "pool_0001.db"  # made by make_old_pool.py beside it
 
@@ -104,7 +104,7 @@ def test_an_upgrade_that_fails_leaves_the_old_schema(empty: str, monkeypatch: py
         open_pool(empty)
     engine = create_engine(parse_database_url(empty))
     with engine.connect() as connection:
-        assert current_revision(connection) == "0001"
+        assert read_revision(connection) == "0001"
     engine.dispose()
     monkeypatch.undo()
     open_pool(empty).close()

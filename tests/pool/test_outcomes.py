@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.pool.made import TASK, step, trajectory
 
-from stepwell.core import InputError, Outcome, OutcomeSource, Status, new_id
+from stepwell.core import InputError, Outcome, OutcomeSource, Status, make_id
 from stepwell.pool import Filter, Pool, open_pool
 from stepwell.rewards import apply_outcomes
 
@@ -54,8 +54,8 @@ def test_an_open_trajectory_can_be_judged_and_an_unknown_one_cannot(pool: Pool) 
 def test_filters_agree_with_what_is_read(
     pool: Pool, cases: list[tuple[Status, list[Outcome]]], with_first: bool
 ) -> None:
-    tag = new_id("case")
-    made = [trajectory(new_id("t"), status=status) for status, _ in cases]
+    tag = make_id("case")
+    made = [trajectory(make_id("t"), status=status) for status, _ in cases]
     for one, (_, judged) in zip(made, cases, strict=True):
         one.outcome = judged[0] if judged and with_first else None
     pool.add(made, tags=[tag])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.pool.made import TASK, step, trajectory
 from tests.properties import examples
 
-from stepwell.core import InputError, Status, Step, Trajectory, new_id
+from stepwell.core import InputError, Status, Step, Trajectory, make_id
 from stepwell.pool import Filter, Pool
 
 shared_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(25))
@@ -86,7 +86,7 @@ def test_a_reward_for_a_step_that_is_not_there_is_refused(pool: Pool) -> None:
 def test_the_listed_sum_is_the_sum_of_what_is_read(
     pool: Pool, given_first: list[float | None], later: list[tuple[int, str, float]]
 ) -> None:
-    id = new_id("t")
+    id = make_id("t")
     pool.add([trajectory(id, [step(n, reward=value) for n, value in enumerate(given_first)])])
     for number, part, value in later:
         pool.reward(id, value, step=number % len(given_first), part=part)

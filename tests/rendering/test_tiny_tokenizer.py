@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stepwell.core.errors import ModelError
 from stepwell.rendering import Message, Renderer, load_tokenizer
 from stepwell.rendering.tiny import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer
-from stepwell.rendering.tiny.vocabulary import BOARD_SYMBOLS, TAG_TOKENS, single_tokens
+from stepwell.rendering.tiny.vocabulary import BOARD_SYMBOLS, TAG_TOKENS, list_single_tokens
 
 TOKENIZER = build_tokenizer()
 SYMBOLS = "P_OG#X@$*.+0123456789|" + BOARD_SYMBOLS
@@ -31,7 +31,7 @@ def test_any_text_round_trips(text: str) -> None:
 
 
 def test_every_listed_word_is_one_token() -> None:
-    words = [*single_tokens(), *TAG_TOKENS, "<|im_start|>", "<|im_end|>"]
+    words = [*list_single_tokens(), *TAG_TOKENS, "<|im_start|>", "<|im_end|>"]
     assert len(words) > 300
     assert [word for word in words if len(TOKENIZER.encode(word)) != 1] == []
 

@@ -24,7 +24,7 @@ def components() -> Components:
 
 
 def shown(components: Components) -> list[Trajectory]:
-    return components.demonstrations(3, 0.0, 0)
+    return components.play_demonstrations(3, 0.0, 0)
 
 
 def weights(**judge: Any) -> RewardConfig:
@@ -103,7 +103,7 @@ def test_a_wrong_sentence_said_everywhere_costs_each_text_that_says_it(component
     for step in steps:
         assert step.reward_parts["repetition"] == pytest.approx(0.1 * -0.1)
         assert step.reward == pytest.approx(sum(step.reward_parts.values()))
-    assert judge.most_repeated()[0].sentence == "the player will be at the position of the goal"
+    assert judge.find_most_repeated()[0].sentence == "the player will be at the position of the goal"
     assert figures["repetition/penalized"] == pytest.approx(len(steps) / (2 * len(steps_of(batch))))
 
 

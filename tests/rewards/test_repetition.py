@@ -37,7 +37,7 @@ def test_only_so_many_sentences_are_the_most_frequent() -> None:
     assert repetition(repetition_top=1).compute_penalties(texts, [0, 0, 0]) == [-0.1, -0.1, -0.1]
     few = repetition(repetition_top=1)
     few.count_texts(texts)
-    assert [(one.sentence, one.share) for one in few.most_repeated()] == [("a a", 1.0)]
+    assert [(one.sentence, one.share) for one in few.find_most_repeated()] == [("a a", 1.0)]
 
 
 def test_rare_sentences_of_a_large_batch_are_not_frequent() -> None:
@@ -52,7 +52,7 @@ def test_history_counts_and_fades() -> None:
     kept = repetition(repetition_memory=0.5)
     kept.count_texts([SAME] * 4)
     assert kept.compute_penalties([SAME, "New words."], [0.0, 0.0]) == [-0.1, 0.0]
-    assert kept.most_repeated()[0].share == pytest.approx((0.5 * 4 + 1) / (0.5 * 4 + 2))
+    assert kept.find_most_repeated()[0].share == pytest.approx((0.5 * 4 + 1) / (0.5 * 4 + 2))
     alone = repetition(repetition_memory=0.0)
     alone.count_texts([SAME] * 4)
     assert alone.compute_penalties([SAME, "New words."], [0.0, 0.0]) == [0.0, 0.0]
@@ -93,6 +93,6 @@ def test_what_was_counted_is_the_same_after_a_checkpoint() -> None:
         told.count_texts(["C c. A a.", "D d."])
     assert after.state() == before.state()
     assert (
-        after.most_repeated() == before.most_repeated()
+        after.find_most_repeated() == before.find_most_repeated()
         and after.collect_metrics() == before.collect_metrics()
     )

@@ -60,7 +60,7 @@ def test_a_run_rewards_records_and_reports_the_part(tmp_path: Path) -> None:
 def test_the_function_is_told_what_the_agent_saw_wrote_and_did() -> None:
     own_rewards.SEEN.clear()
     components = small_components(setting("count_turn"))
-    shown = components.demonstrations(4, 0.0, 0)
+    shown = components.play_demonstrations(4, 0.0, 0)
     seen = own_rewards.SEEN
     assert len(seen) == sum(len(t.steps) for t in shown)
     assert {step.task.id for step in seen} == {t.id for t in components.tasks(Split.TRAIN, 4, 0)}

@@ -112,7 +112,7 @@ def test_prompts_continue_exactly_or_begin_anew_with_what_is_kept(
 def test_the_oracle_succeeds_and_lists_what_was_done_where_a_summary_is_asked_for(
     context: str, turns: int
 ) -> None:
-    for trajectory in components(context, turns).demonstrations(6, 0.0, 0):
+    for trajectory in components(context, turns).play_demonstrations(6, 0.0, 0):
         assert trajectory.status is Status.SUCCESS and trajectory.info["golden"] == trajectory.num_turns
         for step in trajectory.steps:
             if step.is_summary:

@@ -17,7 +17,7 @@ def test_the_oracle_speaks_in_the_strict_form_and_always_succeeds(strategy: str,
     components = small_components(
         "recipe.name=grpo", f"agent.strategy={strategy}", f"agent.state_form={form}"
     )
-    shown = components.demonstrations(12, 0.0, 0)
+    shown = components.play_demonstrations(12, 0.0, 0)
     assert len({t.task.id for t in shown}) == 12
     assert {t.status for t in shown} == {Status.SUCCESS}
     for step in (step for t in shown for step in t.steps):
@@ -29,25 +29,25 @@ def test_the_oracle_speaks_in_the_strict_form_and_always_succeeds(strategy: str,
 def test_sokoban_too_is_demonstrated_without_a_miss() -> None:
     small = "env.options={num_rows=5, num_columns=5, max_turns=4}"
     components = small_components("recipe.name=grpo", "env.name=sokoban", small)
-    assert {t.status for t in components.demonstrations(6, 0.0, 0)} == {Status.SUCCESS}
+    assert {t.status for t in components.play_demonstrations(6, 0.0, 0)} == {Status.SUCCESS}
 
 
 @pytest.mark.parametrize("env_name", ["frozenlake", "sokoban"])
 def test_a_noisy_expert_fails_now_and_then_but_keeps_the_form(env_name: str) -> None:
     size = {"frozenlake": "{size=4, max_turns=3}", "sokoban": "{num_rows=5, num_columns=5, max_turns=3}"}
     components = small_components("recipe.name=grpo", f"env.name={env_name}", f"env.options={size[env_name]}")
-    shown = components.demonstrations(40, 0.5, 0)
+    shown = components.play_demonstrations(40, 0.5, 0)
     wins = np.mean([t.status is Status.SUCCESS for t in shown])
     assert 0.05 < wins < 0.9
     assert all(step.info["strict"] for t in shown for step in t.steps)
-    same = components.demonstrations(40, 0.5, 0)
+    same = components.play_demonstrations(40, 0.5, 0)
     assert [t.steps for t in shown] == [t.steps for t in same]
-    assert [t.steps for t in components.demonstrations(40, 0.5, 1)] != [t.steps for t in shown]
+    assert [t.steps for t in components.play_demonstrations(40, 0.5, 1)] != [t.steps for t in shown]
 
 
 def test_a_task_shown_again_is_shown_with_other_mistakes() -> None:
     components = small_components("recipe.name=grpo", "env.options={size=4, max_turns=3}")
-    shown = components.demonstrations(20, 0.5, 0, times=3)
+    shown = components.play_demonstrations(20, 0.5, 0, times=3)
     assert [t.task.id for t in shown] == [t.task.id for t in shown[:20]] * 3
     turns = [[[s.action.action_ids.tolist() for s in t.steps] for t in shown[i::20]] for i in range(20)]  # type: ignore[union-attr]
     assert sum(one != two for one, two, _ in turns) > 10
@@ -55,11 +55,11 @@ def test_a_task_shown_again_is_shown_with_other_mistakes() -> None:
 
 def test_noise_of_one_is_random_play() -> None:
     components = small_components("recipe.name=grpo", "env.options={size=4, max_turns=3}")
-    shown = components.demonstrations(60, 1.0, 0)
+    shown = components.play_demonstrations(60, 1.0, 0)
     assert np.mean([t.status is Status.SUCCESS for t in shown]) < 0.3
 
 
 def test_an_env_without_an_oracle_cannot_be_demonstrated() -> None:
     components = small_components("recipe.name=grpo", "env.name=gymnasium:CartPole-v1", "env.options={}")
     with pytest.raises(ConfigError, match=r"warm_start\.num_demos: gymnasium:CartPole-v1 has no oracle"):
-        components.demonstrations(4, 0.0, 0)
+        components.play_demonstrations(4, 0.0, 0)

@@ -116,7 +116,7 @@ def test_the_reward_is_the_scaled_sum_of_the_parts_that_count() -> None:
 
 def test_described_states_are_matched_with_true_ones_where_they_count() -> None:
     components = small_components("recipe.name=vagen-full", "agent.strategy=grounding_world_modeling")
-    shown = components.demonstrations(4, 0.0, 0)
+    shown = components.play_demonstrations(4, 0.0, 0)
     for step in (step for t in shown for step in t.steps):
         assert set(step.reward_parts) == {"task", "format", "grounding", "world_modeling"}
         assert step.reward_parts["grounding"] == pytest.approx(0.1 * 0.5)

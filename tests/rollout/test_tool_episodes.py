@@ -82,7 +82,7 @@ def prompt_ids(step: Step) -> list[int]:
 @pytest.mark.parametrize("context", ["dialogue", "observation"])
 def test_the_oracle_calls_tools_in_the_strict_form_and_always_succeeds(strategy: str, context: str) -> None:
     components = small_components(*NOTES, f"agent.strategy={strategy}", f"agent.context={context}")
-    shown = components.demonstrations(6, 0.0, 0)
+    shown = components.play_demonstrations(6, 0.0, 0)
     assert {t.status for t in shown} == {Status.SUCCESS}
     for trajectory in shown:
         assert trajectory.info["golden"] == len(trajectory.steps)
@@ -92,14 +92,14 @@ def test_the_oracle_calls_tools_in_the_strict_form_and_always_succeeds(strategy:
 
 
 def test_a_noisy_oracle_errs_as_random_play_does() -> None:
-    shown = small_components(*NOTES).demonstrations(20, 0.6, 0)
+    shown = small_components(*NOTES).play_demonstrations(20, 0.6, 0)
     assert 0 < sum(t.status is Status.SUCCESS for t in shown) < 20
     assert all(step.info["strict"] for t in shown for step in t.steps)
 
 
 def test_a_dialogue_goes_on_and_steps_begin_afresh_from_what_they_share() -> None:
-    talk = max(small_components(*NOTES).demonstrations(6, 0.0, 0), key=lambda t: len(t.steps))
-    steps = max(small_components(*STEPS).demonstrations(6, 0.0, 0), key=lambda t: len(t.steps))
+    talk = max(small_components(*NOTES).play_demonstrations(6, 0.0, 0), key=lambda t: len(t.steps))
+    steps = max(small_components(*STEPS).play_demonstrations(6, 0.0, 0), key=lambda t: len(t.steps))
     assert len(talk.steps) == len(steps.steps) == 4
     for before, after in zip(talk.steps, talk.steps[1:], strict=False):
         told = [*prompt_ids(before), *before.action.action_ids.tolist()]  # type: ignore[union-attr]

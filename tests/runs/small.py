@@ -56,7 +56,9 @@ def _make_warmed_model(folder: Path) -> None:
     settings = [*WORLD, *(f"warm_start.{item}" for item in start)]
     config = load_config(None, [*settings, "policy.model=tiny-0.3m", "recipe.name=grpo"])
     components = Components(config)
-    for _ in imitate(components.policy, components.demonstrations(64, 0.0, 0), config.warm_start, seed=0):
+    for _ in imitate(
+        components.policy, components.play_demonstrations(64, 0.0, 0), config.warm_start, seed=0
+    ):
         pass
     components.policy.save_pretrained(folder)
 

@@ -94,7 +94,7 @@ def test_an_env_that_fails_twice_is_tried_again_and_trained_on(tmp_path: Path, p
 def test_an_env_that_keeps_failing_stops_the_run_and_keeps_what_was_played(tmp_path: Path) -> None:
     BrokenLake.num_raised = 0
     world = f"env.name={ENVS}:BrokenLake"
-    (held_out,) = small_components(world).held_out_tasks(1)
+    (held_out,) = small_components(world).list_held_out_tasks(1)
     broken = 2 - held_out.content["start"][0]  # type: ignore[index,operator]  # any other row but the middle
     broken = broken if broken != 1 else 0
     wish = (world, f"env.options.rows=[{broken}]", "eval.num_tasks=1", "train.tasks_per_update=8")

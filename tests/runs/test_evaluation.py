@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.runs.small import small_components, small_config
 
 from stepwell.core import EnvError, ModelError, Split, Status, Task, Trajectory
-from stepwell.core.statistics import wilson_interval
+from stepwell.core.statistics import compute_wilson_interval
 from stepwell.runs.evaluation.evaluate import (
     evaluate,
     evaluate_run,
@@ -46,13 +46,13 @@ def result(outcomes: list[list[int]]) -> EvalResult:
     ],
 )
 def test_wilsons_interval_is_the_published_one(wins: int, count: int, low: float, high: float) -> None:
-    assert wilson_interval(wins, count) == pytest.approx((low, high), abs=1e-4)
+    assert compute_wilson_interval(wins, count) == pytest.approx((low, high), abs=1e-4)
 
 
 @given(count=st.integers(1, 500), share=st.floats(0, 1))
 def test_wilsons_interval_holds_the_share_and_solves_its_equation(count: int, share: float) -> None:
     wins = round(share * count)
-    low, high = wilson_interval(wins, count)
+    low, high = compute_wilson_interval(wins, count)
     assert 0.0 <= low <= wins / count <= high <= 1.0
     for end in (low, high):
         if 0.0 < end < 1.0:  # where the true share is the end, what was seen is 1.96 deviations away
@@ -74,11 +74,11 @@ def test_repeated_attempts_count_as_one_where_they_always_agree() -> None:
     alone = result([[1], [0]] * 20)
     assert together.interval == pytest.approx(alone.interval)
     apart = result([[1, 0, 1, 0]] * 40)
-    assert apart.interval == pytest.approx(wilson_interval(80, 160))
+    assert apart.interval == pytest.approx(compute_wilson_interval(80, 160))
     mixed = result([[1, 1, 1, 0], [0, 1, 0, 0]] * 20)
-    assert wilson_interval(80, 160)[0] > mixed.interval[0] > alone.interval[0]
+    assert compute_wilson_interval(80, 160)[0] > mixed.interval[0] > alone.interval[0]
     sure = result([[1, 1]] * 9)
-    assert sure.interval == pytest.approx(wilson_interval(9, 9)) and sure.interval[0] < 0.8
+    assert sure.interval == pytest.approx(compute_wilson_interval(9, 9)) and sure.interval[0] < 0.8
 
 
 def test_held_out_tasks_are_the_same_for_every_seed_and_never_trained_on() -> None:
@@ -86,12 +86,12 @@ def test_held_out_tasks_are_the_same_for_every_seed_and_never_trained_on() -> No
         small_components("seed=1", "recipe.name=grpo"),
         small_components("seed=2", "recipe.name=grpo"),
     )
-    held = one.held_out_tasks(20)
-    assert [t.id for t in held] == [t.id for t in other.held_out_tasks(20)]
+    held = one.list_held_out_tasks(20)
+    assert [t.id for t in held] == [t.id for t in other.list_held_out_tasks(20)]
     trained = {t.id for p in (one, other) for t in p.tasks(Split.TRAIN, 500, p.config.seed)}
     assert not trained & {t.id for t in held}
     assert len({t.id for t in held}) == 20
-    assert [t.id for t in held[:5]] == [t.id for t in one.held_out_tasks(5)]
+    assert [t.id for t in held[:5]] == [t.id for t in one.list_held_out_tasks(5)]
 
 
 def test_an_environment_with_nothing_to_train_on_can_be_evaluated_in() -> None:
@@ -105,7 +105,7 @@ def test_an_environment_with_nothing_to_train_on_can_be_evaluated_in() -> None:
 
 def test_two_evaluations_of_the_same_weights_are_equal_and_count_what_happened() -> None:
     components = small_components("recipe.name=grpo")
-    tasks = components.held_out_tasks(5)
+    tasks = components.list_held_out_tasks(5)
     one, other = (evaluate(components, tasks, temperature=1.0, samples_per_task=3) for _ in range(2))
     assert [t.steps for t in one.trajectories] == [t.steps for t in other.trajectories]
     assert one.num_tasks == 5 and one.outcomes.shape == (5, 3)
@@ -126,7 +126,7 @@ def test_an_env_that_fails_under_evaluation_is_no_result() -> None:
     BrokenLake.num_raised = 0
     components = small_components("recipe.name=grpo", f"env.name={ENVS}:BrokenLake")
     with pytest.raises(EnvError, match="of 4 evaluation episodes failed with system errors"):
-        evaluate(components, components.held_out_tasks(4), temperature=0.0)
+        evaluate(components, components.list_held_out_tasks(4), temperature=0.0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from stepwell.core import ConfigError
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.warm_starts import is_warm
-from stepwell.runs.run import new_folder, train
+from stepwell.runs.run import make_run_folder, train
 
 ENVS = "tests.runs.own_envs"
 QUICK = (
@@ -39,7 +39,7 @@ def test_a_success_counts_one_and_the_form_of_all_turns_a_tenth_of_it() -> None:
 def test_the_longest_action_leaves_room_for_the_longest_demonstrated_reply() -> None:
     config, _ = load_own_config(f"{ENVS}:ShortLine", [])
     components = Components(config)
-    longest = max(step.num_units for t in components.demonstrations(16, 0.0, 0) for step in t.steps)
+    longest = max(step.num_units for t in components.play_demonstrations(16, 0.0, 0) for step in t.steps)
     assert longest < config.sampling.max_tokens <= 2 * longest
 
 
@@ -69,7 +69,7 @@ def test_a_robots_environment_is_sent_to_a_robots_preset() -> None:
 
 def test_few_tasks_are_demonstrated_several_times_with_other_mistakes() -> None:
     components = Components(load_config("own", [f"env.name={ENVS}:ShortLine", "rewards.scale=0.02"]))
-    shown = components.demonstrations(64, 0.5, 0)
+    shown = components.play_demonstrations(64, 0.5, 0)
     tasks = {t.task.id for t in shown}
     assert len(shown) == 64 and len(tasks) < 20
     said = {t.task.id: set() for t in shown}  # type: dict[str, set[str]]
@@ -106,7 +106,7 @@ def test_a_warm_start_says_how_far_it_is_and_ends_at_its_cap(tmp_path: Path) -> 
     [("my_module:NumberLine", "my_module-NumberLine-"), ("a/b/mine.py:NumberLine", "mine-NumberLine-")],
 )
 def test_a_run_is_named_after_its_environment(env: str, begin: str, tmp_path: Path) -> None:
-    folder = new_folder(load_config("own", [f"env.name={env}", f"folder={tmp_path}"]))
+    folder = make_run_folder(load_config("own", [f"env.name={env}", f"folder={tmp_path}"]))
     assert folder.parent == tmp_path and folder.name.startswith(begin)
 
 

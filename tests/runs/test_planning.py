@@ -12,7 +12,7 @@ from tests.runs.small import played, small_components, small_config
 
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError, ContextLengthError, ModelError
-from stepwell.runs.plan.base_plan import minibatch_sizes
+from stepwell.runs.plan.base_plan import split_minibatches
 from stepwell.runs.plan.language_plan import LanguagePlan
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.run_plan import plan_run
@@ -151,7 +151,7 @@ def test_the_estimates_hold_in_the_run_that_was_planned(tmp_path: Path, extra: t
 def test_activations_are_estimated_within_a_factor_of_two() -> None:
     components = small_components("recipe.name=steppo")
     planned = LanguagePlan(components)
-    batch = TrajectoryMinibatch(components.demonstrations(8, 0.3, 0), torch.device("cpu"))
+    batch = TrajectoryMinibatch(components.play_demonstrations(8, 0.3, 0), torch.device("cpu"))
     kept: dict[int, int] = {}
 
     def remember(tensor: torch.Tensor) -> torch.Tensor:
@@ -164,13 +164,13 @@ def test_activations_are_estimated_within_a_factor_of_two() -> None:
     own = {parameter.untyped_storage().data_ptr() for parameter in components.policy.parameters()}
     measured = sum(size for pointer, size in kept.items() if pointer not in own)
     estimated = (
-        planned.memory.bytes_by_use()["activations"] * batch.packed.num_tokens / planned.typical_tokens
+        planned.memory.count_bytes_by_use()["activations"] * batch.packed.num_tokens / planned.typical_tokens
     )
     assert measured / 2 < estimated < measured * 2
 
 
 def test_many_minibatches_are_told_by_their_extremes() -> None:
-    assert minibatch_sizes(130, 1, 3) == [44, 43, 43]
+    assert split_minibatches(130, 1, 3) == [44, 43, 43]
     many = ("train.tasks_per_update=130", "train.group_size=1", "train.minibatches=9")
     assert "130 trajectories in 9 minibatches of 14 to 15;" in plan_run(small_config(*many))
 

@@ -6,7 +6,7 @@ import pytest
 
 from stepwell.cli.main import main
 from stepwell.config.loading import load_config
-from stepwell.config.presets import preset_names
+from stepwell.config.presets import list_preset_names
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.reward_balance import describe_imbalance
@@ -37,9 +37,12 @@ def test_settings_fitted_to_an_environment_need_no_warning() -> None:
 
 @pytest.mark.parametrize("name", ["frozenlake", "sokoban", "demo", "household-tiny", "shop-tiny"])
 def test_in_our_presets_the_task_outweighs_the_form(name: str) -> None:
-    assert name in preset_names()
+    assert name in list_preset_names()
     components = Components(load_config(name, list(FEW)))
-    shown, max_turns = components.demonstrations(4, 0.0, 0), components.language.agent.description.max_turns
+    shown, max_turns = (
+        components.play_demonstrations(4, 0.0, 0),
+        components.language.agent.description.max_turns,
+    )
     assert (
         describe_imbalance(shown, components.config.rewards, components.demonstrated_parts, max_turns) is None
     )

@@ -114,7 +114,7 @@ def test_camera_images_alone_are_enough_to_play_and_to_learn(tmp_path: Path) -> 
 
 def test_a_dense_reward_and_its_weight_reach_the_steps() -> None:
     components = Components(config("rewards.process=0.5", 'recipe.reward_parts=["task", "process"]'))
-    shown = components.demonstrations(3, 0.0, 0)
+    shown = components.play_demonstrations(3, 0.0, 0)
     assert all(t.status is Status.SUCCESS for t in shown)
     for trajectory in shown:
         assert trajectory.total_reward > 1.0

@@ -17,7 +17,7 @@ from tests.runs.small import small_config
 
 from stepwell.core import ConfigError, EnvError
 from stepwell.monitors.summary import read_summary
-from stepwell.runs.run import new_folder, train
+from stepwell.runs.run import make_run_folder, train
 from stepwell.runs.run_lock import hold_run_folder
 
 
@@ -43,14 +43,14 @@ def test_a_second_process_is_refused_with_the_holders_pid_and_host_until_it_dies
 
 def test_runs_without_a_name_that_start_in_the_same_second_get_folders_of_their_own(tmp_path: Path) -> None:
     config = small_config(folder=tmp_path, name="")
-    folders = {new_folder(config) for _ in range(20)}
+    folders = {make_run_folder(config) for _ in range(20)}
     assert len(folders) == 20
     assert all(folder.is_dir() for folder in folders)
 
 
 def test_a_fresh_run_is_refused_while_another_begins_under_its_name(tmp_path: Path) -> None:
     config = small_config(folder=tmp_path)
-    folder = new_folder(config)
+    folder = make_run_folder(config)
     with hold_run_folder(folder), pytest.raises(ConfigError, match=rf"in use by process {os.getpid()}"):
         train(config)
     assert folder.exists()

@@ -132,7 +132,7 @@ def test_the_report_shows_the_image_that_the_agent_saw(run: Path) -> None:
     replay = load_replays(run / FILE_NAME)[0]
     components = Components(config())
     try:
-        task = next(t for t in components.held_out_tasks() if t.id == replay.task_id)
+        task = next(t for t in components.list_held_out_tasks() if t.id == replay.task_id)
         (turn,) = components.envs.reset([task])
     finally:
         components.close()
@@ -207,7 +207,7 @@ def test_grounding_and_world_modeling_are_rewarded_by_the_rule_judge(tmp_path: P
     )
     components = Components(config(*settings))
     try:
-        (shown_by_oracle,) = components.demonstrations(1, 0.0, 0)
+        (shown_by_oracle,) = components.play_demonstrations(1, 0.0, 0)
     finally:
         components.close()
     assert all(step.reward_parts["grounding"] > 0 for step in shown_by_oracle.steps)

@@ -101,7 +101,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pool of an expert's episodes, some of them marked."""
     path = tmp_path_factory.mktemp("demos") / "pool.db"
     components = small_components("recipe.name=grpo")
-    shown = components.demonstrations(24, 0.3, 0)
+    shown = components.play_demonstrations(24, 0.3, 0)
     with closing(open_pool(path)) as pool:
         for trajectory in shown:
             trajectory.group = ""

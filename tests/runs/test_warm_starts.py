@@ -100,7 +100,9 @@ def test_demonstrations_are_rewarded_by_the_parts_that_the_warm_start_names(tmp_
 
     def returns(*settings: str) -> list[float]:
         components = Components(shared(tmp_path, "run", *settings))
-        return [sum(step.reward or 0.0 for step in t.steps) for t in components.demonstrations(4, 0.0, 0)]
+        return [
+            sum(step.reward or 0.0 for step in t.steps) for t in components.play_demonstrations(4, 0.0, 0)
+        ]
 
     assert returns(both, taught) == returns(task) != returns(both)
     with pytest.raises(ConfigError, match=r"rewards grounding.*warm_start\.reward_parts"):

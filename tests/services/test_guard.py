@@ -22,10 +22,10 @@ from tests.services.gateways import Served, chat, serve_gateway, user
 from stepwell.cli.main import main
 from stepwell.config.gateway import GatewayConfig
 from stepwell.core.errors import ConfigError
-from stepwell.services.keys import KeyRing, hash_key, new_key, verify_key
+from stepwell.services.keys import KeyRing, create_key, hash_key, verify_key
 from stepwell.services.limits import ServiceLimits
 
-ALICE, BOB = new_key("alice"), new_key("bob")
+ALICE, BOB = create_key("alice"), create_key("bob")
 CALL = {"model": "m", "messages": [user("hello")], "max_tokens": 4}
 
 
@@ -85,7 +85,7 @@ def test_each_key_has_its_own_session(locked_gateway: Served) -> None:
 
 @given(name=st.from_regex(r"[A-Za-z0-9-]{1,64}", fullmatch=True), other=st.text(max_size=60))
 def test_a_hash_matches_its_key_and_no_other(name: str, other: str) -> None:
-    key = new_key(name)
+    key = create_key(name)
     stored = hash_key(key)
     assert verify_key(key, stored) and not verify_key(other, stored) and key not in stored
     assert KeyRing({name: stored}).find_name(key) == name

@@ -23,7 +23,7 @@ from tests.processes import await_end, start_module
 from tests.services.gateways import assistant_message, chat, renderer, serve_gateway, user
 
 from stepwell.pool import open_pool
-from stepwell.services.keys import hash_key, new_key
+from stepwell.services.keys import create_key, hash_key
 
 
 def free_port() -> int:
@@ -207,7 +207,7 @@ def test_after_an_interrupt_running_calls_finish_and_new_ones_are_refused(tmp_pa
 
 
 def test_the_session_of_a_key_continues_after_a_restart(tmp_path: Path) -> None:
-    key = new_key("a-b")
+    key = create_key("a-b")
     for _ in range(2):
         with serve_gateway(tmp_path, keys={"a-b": hash_key(key)}) as served:
             chat(openai.OpenAI(base_url=f"{served.url}/v1", api_key=key), [user("hello")])

@@ -21,7 +21,7 @@ from stepwell.runs.evaluation.episodes_file import FILE_NAME, EvalEpisode, read_
 from stepwell.studies.measures import measure_times, summarize_golden, summarize_use, thin_track
 from stepwell.studies.pages import write_pages, write_table
 from stepwell.studies.results import Results, collect_results, join
-from stepwell.studies.run_status import read_status, todo_file
+from stepwell.studies.run_status import get_todo_path, read_status
 from stepwell.studies.study import StudyPlan, _order_runs, run_study
 from stepwell.studies.tables import make_tables
 
@@ -293,7 +293,7 @@ def test_a_run_that_is_still_to_be_tried_elsewhere_is_not_done(results: Results,
     assert run.elsewhere == {"unseen": pytest.approx(0.35)}
     folder = tmp_path / "runs" / run.name
     assert read_status(folder) == "finished"
-    todo_file(folder).touch()
+    get_todo_path(folder).touch()
     assert read_status(folder) == "unfinished"
 
 

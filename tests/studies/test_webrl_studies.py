@@ -8,7 +8,7 @@ import pytest
 
 from stepwell.config.study import PlannedRun, load_study, plan_runs
 from stepwell.runs.build.recipe import resolve_recipe
-from stepwell.runs.loop.replay import check_replay, wants_replay
+from stepwell.runs.loop.replay import check_replay, is_replay_wanted
 
 FOLDER = Path(__file__).parent.parent.parent / "studies"
 
@@ -22,7 +22,7 @@ def test_every_arm_has_a_recipe_that_its_settings_allow(name: str) -> None:
     for run in plan(name):
         recipe = resolve_recipe(run.config.recipe)
         assert recipe.reward_parts == ("outcome",)
-        if wants_replay(run.config, recipe):
+        if is_replay_wanted(run.config, recipe):
             check_replay(run.config, recipe)
 
 
@@ -67,5 +67,5 @@ def test_arms_of_the_tiny_web_study_differ_in_what_they_name() -> None:
     assert arms["imitation"].train.num_updates == 0 and arms["imitation"].warm_start.stop_at == 0.95
     assert {arms[name].policy.model for name in ("tiny-1m", "imitation-1m")} == {"tiny-1m"}
     assert resolve_recipe(arms["self-imitation"].recipe).loss.name == "filtered_bc_loss"
-    assert wants_replay(arms["self-imitation"], resolve_recipe(arms["self-imitation"].recipe))
+    assert is_replay_wanted(arms["self-imitation"], resolve_recipe(arms["self-imitation"].recipe))
     assert arms["steppo"].policy.critic == "shared" and arms["rloo"].policy.critic == "none"

@@ -26,7 +26,7 @@ def test_an_update_per_batch_and_epoch_until_the_limit() -> None:
 
 def test_actor_and_critic_learn_what_was_shown_and_what_came_of_it() -> None:
     components = small_components("policy.model=tiny-0.3m", "recipe.name=steppo")
-    shown = components.demonstrations(8, 0.0, 0)
+    shown = components.play_demonstrations(8, 0.0, 0)
     config = WarmStartConfig(num_demos=8, batch_size=8, epochs=14)
     told = list(imitate(components.policy, shown, config, seed=0))
     assert len(told) == 14

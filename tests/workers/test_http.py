@@ -28,7 +28,7 @@ from stepwell.core.frames import Frame, to_bytes
 from stepwell.pool import Filter, open_pool
 from stepwell.runs.run import train
 from stepwell.services.http_server import serve_in_thread
-from stepwell.services.keys import hash_key, new_key
+from stepwell.services.keys import create_key, hash_key
 from stepwell.services.worker_host import WorkerHost, create_worker_host_app
 from stepwell.workers import ProcessGenerator, ProcessSimulator
 from stepwell.workers.engine_builders import RUN
@@ -116,7 +116,7 @@ async def test_a_caller_builds_only_what_the_host_names() -> None:
 
 
 async def test_keys_divide_workers_and_wrong_bodies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = {name: new_key(name) for name in ("alice", "bob")}
+    keys = {name: create_key(name) for name in ("alice", "bob")}
     hashes = {name: hash_key(key) for name, key in keys.items()}
     async with hosted(keys=hashes, max_body_bytes=4096, max_workers=1) as (host, launcher):
         monkeypatch.setenv("STEPWELL_WORKER_KEY", "wrong")

@@ -25,7 +25,7 @@ from stepwell.agents.strategy import Strategy
 from stepwell.core.env_description import ActionSpace
 from stepwell.core.errors import InputError
 from stepwell.core.text import quote_short
-from stepwell.core.tools import ToolCall, parse_call, problem_with, read_call, read_json
+from stepwell.core.tools import ToolCall, find_call_problem, parse_call, read_call, read_json
 
 CALL, ANSWER = "tool_call", "answer"
 _OPENINGS = {
@@ -99,7 +99,7 @@ def write_calls(actions: ActionSpace, calls: Sequence[str]) -> str:
     """The blocks of a turn with `calls` (JSON texts); `InputError` if a call is invalid."""
     read = [read_call(call) for call in calls]
     for call in read:
-        if problem := problem_with(actions.tools, call):
+        if problem := find_call_problem(actions.tools, call):
             raise InputError(f"answer cannot be written: {problem}")
     if not 1 <= len(read) <= actions.max_per_turn:
         raise InputError(
@@ -147,7 +147,7 @@ def _read_block(actions: ActionSpace, block: _Block) -> tuple[ToolCall | None, s
         call = parse_call(value)
     except InputError as error:
         return None, str(error), ""
-    problem = problem_with(actions.tools, call)
+    problem = find_call_problem(actions.tools, call)
     if call.name == actions.answer:
         return call, problem, f"{call.name} must be written <{ANSWER}>...</{ANSWER}>"
     is_plain = set(value) == {"name", "arguments"} and isinstance(value["arguments"], dict)
@@ -158,7 +158,7 @@ def _read_block(actions: ActionSpace, block: _Block) -> tuple[ToolCall | None, s
 def _read_answer(actions: ActionSpace, block: _Block, num_others: int, outside: str) -> ReadCalls:
     try:
         call = parse_call({"name": actions.answer, "arguments": {actions.answer_argument: block.body}})
-        problem = problem_with(actions.tools, call) if block.body else "the answer is empty"
+        problem = find_call_problem(actions.tools, call) if block.body else "the answer is empty"
         problem = problem if block.is_closed else block.flaw
     except InputError as error:
         problem = str(error)

@@ -32,7 +32,7 @@ from typing import Any, Literal, TypeVar
 from stepwell.algos.scalar_checks import check_choice
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.core.names import suggest_name
-from stepwell.core.user_objects import find_object, is_import_path, kind_of, mark_kind, name_object
+from stepwell.core.user_objects import find_object, get_declared_kind, is_import_path, mark_kind, name_object
 
 Kind = Literal["credit", "loss"]
 Sites = Literal["state", "end", "tokens", "tokens_and_end"]
@@ -142,7 +142,7 @@ class Declaration:
     arguments: tuple[str, ...]
     variants: Mapping[str, Mapping[Any, Mapping[str, Any]]] = field(default_factory=dict)
 
-    def traits_of(self, kwargs: Mapping[str, Any]) -> Any:
+    def get_traits(self, kwargs: Mapping[str, Any]) -> Any:
         """The traits of a call with these keyword arguments."""
         traits = self.traits
         for argument, by_value in self.variants.items():
@@ -242,7 +242,7 @@ def read_traits(kind: Kind, name: str, kwargs: Mapping[str, Any]) -> Any:
         raise InputError(
             f"{name} has no argument {unknown[0]!r}; it takes {', '.join(declaration.arguments)}"
         )
-    return declaration.traits_of(kwargs)
+    return declaration.get_traits(kwargs)
 
 
 def load_function(kind: Kind, name: str) -> Callable[..., Any]:
@@ -263,7 +263,7 @@ def _find_own(kind: Kind, name: str) -> Callable[..., Any]:
     except ConfigError as error:
         raise InputError(str(error)) from error
     if not callable(found):
-        what = f"; it is marked as {kind_of(found)}" if kind_of(found) else ""
+        what = f"; it is marked as {get_declared_kind(found)}" if get_declared_kind(found) else ""
         raise InputError(f"{kind}: {name} is a {type(found).__name__}, not a function{what}")
     function: Callable[..., Any] = found
     return function

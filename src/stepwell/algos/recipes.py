@@ -118,12 +118,12 @@ class Recipe:
     @property
     def credit_traits(self) -> CreditTraits:
         """What the credit function declares; nothing without one."""
-        return CreditTraits() if self.credit is None else _credit_traits(self.credit)
+        return CreditTraits() if self.credit is None else _get_credit_traits(self.credit)
 
     @property
     def loss_traits(self) -> LossTraits:
         """What the policy loss declares."""
-        return _loss_traits(self.loss)
+        return _get_loss_traits(self.loss)
 
     @property
     def needs_critic(self) -> bool:
@@ -149,7 +149,7 @@ class Recipe:
         already are not whitened again, and those that differ inside a step are whitened over tokens.
         """
         try:
-            traits = _credit_traits(credit)
+            traits = _get_credit_traits(credit)
         except InputError as error:
             raise ConfigError(f"recipe {self.name!r}: {error}") from error
         value_loss = "value_mse" if self.value is None else self.value.loss
@@ -162,14 +162,14 @@ class Recipe:
         return replace(self, **{"credit": credit, "value": value, "whiten": whiten} | changes)
 
 
-def _credit_traits(spec: FunctionSpec) -> CreditTraits:
-    traits = find_declaration("credit", spec.name).traits_of(spec.kwargs)
+def _get_credit_traits(spec: FunctionSpec) -> CreditTraits:
+    traits = find_declaration("credit", spec.name).get_traits(spec.kwargs)
     assert isinstance(traits, CreditTraits)
     return traits
 
 
-def _loss_traits(spec: FunctionSpec) -> LossTraits:
-    traits = find_declaration("loss", spec.name).traits_of(spec.kwargs)
+def _get_loss_traits(spec: FunctionSpec) -> LossTraits:
+    traits = find_declaration("loss", spec.name).get_traits(spec.kwargs)
     assert isinstance(traits, LossTraits)
     return traits
 

@@ -25,7 +25,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from stepwell.core.renamed import renamed_members
 
+
+@renamed_members(discounted_sum="sum_discounted")
 @dataclass(frozen=True, eq=False)
 class Segments:
     """`lengths` [segment], each at least 1, and their sum `num_items`."""
@@ -88,7 +91,7 @@ class Segments:
         """[item]: the number of the next item; `after_last` [segment] follows the last one."""
         return x.roll(-1).index_copy(0, self.last, after_last)
 
-    def discounted_sum(self, x: Tensor, decay: float) -> Tensor:
+    def sum_discounted(self, x: Tensor, decay: float) -> Tensor:
         """y_i = x_i + decay · y_{i+1} inside each segment.
 
         Solved by doubling: after round n, y_i holds the first 2^n terms of its sum, and the next

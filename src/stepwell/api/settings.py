@@ -23,9 +23,9 @@ from pydantic import BaseModel, ValidationError
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config import loading
-from stepwell.config.presets import preset_names
+from stepwell.config.presets import list_preset_names
 from stepwell.config.run import RecipeConfig, RunConfig
-from stepwell.config.schema import describe_problem, field_at
+from stepwell.config.schema import describe_problem, find_field
 from stepwell.config.writing import format_toml
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import name_object
@@ -58,7 +58,7 @@ def load_config(
 
 def list_presets() -> tuple[str, ...]:
     """The names of the presets, each of which `load_config` and `train` take."""
-    return preset_names()
+    return list_preset_names()
 
 
 def recipe(
@@ -142,7 +142,7 @@ def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]
 
 def _write_none(key: str) -> str:
     path = tuple(key.split("."))
-    setting = field_at(RunConfig, path)
+    setting = find_field(RunConfig, path)
     if setting is not None and setting.path != path:  # inside a free table, which TOML cannot give a None
         raise ConfigError(f"{key}: None cannot be written as TOML; leave the key out")
     return "none"

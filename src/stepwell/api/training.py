@@ -20,7 +20,7 @@ from stepwell.api.settings import (
     list_settings,
 )
 from stepwell.config.loading import load_config
-from stepwell.config.presets import preset_names
+from stepwell.config.presets import list_preset_names
 from stepwell.config.run import RunConfig
 from stepwell.config.study import flatten_tables
 from stepwell.core.errors import ConfigError
@@ -72,8 +72,8 @@ def train(
         built, notes = load_own_config(str(name_object(describe_env(env).get("name"))), more)
     else:
         raise ConfigError(
-            f"train: give a configuration (a TOML file or a preset: {', '.join(preset_names())}), an env, or "
-            "a run to resume"
+            f"train: give a configuration (a TOML file or a preset: {', '.join(list_preset_names())}), "
+            "an env, or a run to resume"
         )
     require_importable(built)
     resolve_recipe(built.recipe)  # refused before anything heavy is imported

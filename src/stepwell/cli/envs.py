@@ -115,7 +115,7 @@ def run_show(args: argparse.Namespace) -> int:
     )
     out.print(f"actions: {names}; {length}", markup=False)
     out.print("\noptions (config env.options):")
-    out.print(_options_table(env.options))
+    out.print(_tabulate_options(env.options))
     if env.is_robot:
         _show_robot(env, out)
         return 0
@@ -196,7 +196,7 @@ def _show_robot(env: RobotEnv, out: Any) -> None:
     env.close()
 
 
-def _options_table(options: BaseModel) -> Any:
+def _tabulate_options(options: BaseModel) -> Any:
     from rich.table import Table
 
     from stepwell.config.schema import walk_settings

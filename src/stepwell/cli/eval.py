@@ -114,11 +114,11 @@ def _evaluate_own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
     _check_agent(agent)
     config = read_settings([*settings, *_list_flags(args)], default=find_agent_settings(agent))
     from stepwell.runs.evaluation.evaluate import evaluate_run
-    from stepwell.runs.evaluation.folders import new_eval_folder
+    from stepwell.runs.evaluation.folders import make_eval_folder
 
     wanted, args.folder = config.eval, None
     if args.report or args.output:
-        args.folder = _choose_output(args) if args.output else new_eval_folder(config, _make_name(agent))
+        args.folder = _choose_output(args) if args.output else make_eval_folder(config, _make_name(agent))
     return evaluate_run(
         agent,
         config,
@@ -145,7 +145,7 @@ def _start_evaluation(
 ) -> EndpointEvaluation:
     from stepwell.core.errors import ConfigError
     from stepwell.runs.evaluation.chat_evaluation import EndpointEvaluation
-    from stepwell.runs.evaluation.folders import new_eval_folder
+    from stepwell.runs.evaluation.folders import make_eval_folder
 
     if args.resume and (words or _list_flags(args)):
         raise ConfigError("--resume uses the settings of the first start; remove the other arguments")
@@ -153,7 +153,7 @@ def _start_evaluation(
     if args.resume:
         args.folder = Path(args.resume)
     else:
-        args.folder = _choose_output(args) if args.output else new_eval_folder(config, endpoint.model)
+        args.folder = _choose_output(args) if args.output else make_eval_folder(config, endpoint.model)
     command = ["stepwell", "eval", "--endpoint", endpoint.url, "--model", endpoint.model, *words]
     return EndpointEvaluation(
         config,

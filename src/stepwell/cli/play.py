@@ -91,10 +91,10 @@ def _open_pilot(config: RunConfig, folder: Path | None, args: argparse.Namespace
 
 def _draw_tasks(config: RunConfig, args: argparse.Namespace) -> Iterator[Task]:
     from stepwell.core import Split
-    from stepwell.envs import distinct_tasks
+    from stepwell.envs import list_distinct_tasks
 
     env = config.env
-    return distinct_tasks(env.name, env.options, Split(args.split), args.seed, env.held_out_share)
+    return list_distinct_tasks(env.name, env.options, Split(args.split), args.seed, env.held_out_share)
 
 
 class _Terminal:
@@ -235,7 +235,7 @@ def read_actions(actions: ActionSpace, line: str) -> list[str]:
 
 def _read_calls(actions: ActionSpace, line: str) -> list[str]:
     """Calls as typed: JSON, or `tool text` where a tool takes one text; several with `&&` between them."""
-    from stepwell.core import InputError, ToolCall, problem_with, read_call
+    from stepwell.core import InputError, ToolCall, find_call_problem, read_call
 
     typed = [piece.strip() for piece in line.split("&&")]
     if len(typed) > actions.max_per_turn:
@@ -247,7 +247,7 @@ def _read_calls(actions: ActionSpace, line: str) -> list[str]:
         first = next(iter(tool.properties), "") if tool else ""
         given = {first: text.strip()} if first and text.strip() else {}
         call = read_call(piece) if piece.startswith("{") else ToolCall(name, {**given})
-        if problem := problem_with(actions.tools, call):
+        if problem := find_call_problem(actions.tools, call):
             raise InputError(f"{piece[:60]!r} cannot be done: {problem}")
         calls.append(call.text)
     return calls

@@ -192,7 +192,7 @@ def run_ls(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     with _open_pool(args.pool) as pool:
-        stored = pool.get(_whole_id(pool, args.id), whole=True)
+        stored = pool.get(_complete_id(pool, args.id), whole=True)
     if args.json:
         print(json.dumps(trajectory_to_json(stored), indent=1))
         return 0
@@ -295,7 +295,7 @@ def run_judge(args: argparse.Namespace) -> int:
 
     outcome = Outcome(args.probability, OutcomeSource.HUMAN, args.by)
     with _open_pool(args.pool, require_write=True) as pool:
-        id = _whole_id(pool, args.id)
+        id = _complete_id(pool, args.id)
         pool.assign_outcome(id, outcome)
     print(f"{id} now counts as a {'success' if outcome.is_success else 'failure'}")
     return 0
@@ -330,7 +330,7 @@ def _open_pool(where: str, *, must_exist: bool = True, require_write: bool = Fal
         yield pool
 
 
-def _whole_id(pool: Pool, text: str) -> str:
+def _complete_id(pool: Pool, text: str) -> str:
     from stepwell.core.errors import InputError
     from stepwell.pool import Filter
 

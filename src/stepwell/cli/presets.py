@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from stepwell.config.presets import preset_names, preset_text
+    from stepwell.config.presets import list_preset_names, read_preset_text
 
     words = args.words[1:] if args.words[:1] == ["show"] else args.words
     if not words and args.words:
@@ -38,11 +38,11 @@ def run(args: argparse.Namespace) -> int:
         _print_table()
         return 0
     name = words[0]
-    if name not in preset_names():
+    if name not in list_preset_names():
         from stepwell.core.errors import ConfigError
 
-        raise ConfigError(f"there is no preset {name!r}{suggest_name(name, preset_names(), 'Presets')}")
-    print(preset_text(name).rstrip())
+        raise ConfigError(f"there is no preset {name!r}{suggest_name(name, list_preset_names(), 'Presets')}")
+    print(read_preset_text(name).rstrip())
     print(f"\n# stepwell train {name} --dry-run says what it would do; stepwell train {name} does it")
     return 0
 
@@ -50,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
 def _print_table() -> None:
     from rich.table import Table
 
-    from stepwell.config.presets import preset_names, preset_text
+    from stepwell.config.presets import list_preset_names, read_preset_text
 
     table = Table(box=None, pad_edge=False)
     for heading in ("preset", "environment", "recipe", "what it trains"):
         table.add_column(heading, no_wrap=heading == "preset")
-    for name in preset_names():
-        text = preset_text(name)
+    for name in list_preset_names():
+        text = read_preset_text(name)
         values = tomllib.loads(text)
         recipe = values.get("recipe", {}).get("name", "steppo")
         table.add_row(name, values.get("env", {}).get("name", "–"), recipe, explain_preset(text))

@@ -170,12 +170,12 @@ def _add_key(services: Any) -> None:
 
 def run_key(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
-    from stepwell.services.keys import hash_key, new_key, read_keys, write_keys
+    from stepwell.services.keys import create_key, hash_key, read_keys, write_keys
 
     if args.revoke and args.keys is None:
         raise ConfigError("--revoke needs --keys FILE, the file that holds the key's hash")
     if args.keys is None:
-        key = new_key(args.name)
+        key = create_key(args.name)
         print(f"{key}\nkeys = {{ {args.name} = {hash_key(key)!r} }}")
         return 0
     hashes = read_keys(args.keys)
@@ -191,7 +191,7 @@ def run_key(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"{args.keys} holds a key {args.name!r} already; revoke it first, or choose another name"
         )
-    key = new_key(args.name)
+    key = create_key(args.name)
     write_keys(args.keys, {**hashes, args.name: hash_key(key)})
     print(key)
     return 0

@@ -152,10 +152,10 @@ def _print_plan(file: Path, args: argparse.Namespace) -> int:
 
 
 def _print_studies() -> int:
-    from stepwell.config.studies import find_study, study_names
+    from stepwell.config.studies import find_study, list_study_names
     from stepwell.config.study import load_study
 
-    for name in study_names():
+    for name in list_study_names():
         print(f"{name:<12} {load_study(find_study(name)).title}")
     return 0
 

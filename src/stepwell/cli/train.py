@@ -74,7 +74,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from stepwell.cli.command import split_settings
-    from stepwell.config.presets import preset_names
+    from stepwell.config.presets import list_preset_names
     from stepwell.core.errors import ConfigError
 
     resume = run_folder(args.resume) if args.resume else None
@@ -85,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--resume continues in the run's own environment; leave out --env")
     if resume is None and args.env is None and source is None:
         raise ConfigError(
-            f"give a TOML file or a preset ({', '.join(preset_names())}), --env MODULE:CLASS, or --resume RUN"
+            f"give a TOML file or a preset ({', '.join(list_preset_names())}), "
+            "--env MODULE:CLASS, or --resume RUN"
         )
     given = {"own_agent.function": args.agent, "own_agent.tasks": args.tasks}
     settings = [*args.settings, *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
@@ -148,10 +149,10 @@ def _warn_of_foreign_preset(settings: list[str], config: RunConfig) -> None:
     """Warn that a preset was made for another environment than the user's own."""
     from stepwell.cli.command import split_settings
     from stepwell.config.loading import load_config
-    from stepwell.config.presets import preset_names
+    from stepwell.config.presets import list_preset_names
 
     source, _ = split_settings(settings)
-    if source not in preset_names() or source == "own" or ":" not in config.env.name:
+    if source not in list_preset_names() or source == "own" or ":" not in config.env.name:
         return
     print(
         f"warning: the preset {source} is tuned for {load_config(source).env.name}; its rewards, warm start "

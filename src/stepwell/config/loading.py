@@ -26,10 +26,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from stepwell.config.presets import preset_names, preset_text
+from stepwell.config.presets import list_preset_names, read_preset_text
 from stepwell.config.renamed import list_names, rename_key, rename_tables, rename_value, warn_of_old_names
 from stepwell.config.run import RunConfig
-from stepwell.config.schema import Setting, describe_problem, field_at
+from stepwell.config.schema import Setting, describe_problem, find_field
 from stepwell.config.writing import dump_config
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_name
@@ -101,9 +101,9 @@ def _read_source(path: Path | str) -> _Source:
     if file.is_file() and not text.startswith("preset:"):
         return _parse_toml(str(file), _read_text(file))
     name = text.removeprefix("preset:")
-    if name not in preset_names():
+    if name not in list_preset_names():
         raise ConfigError(_describe_missing(text, name))
-    return _parse_toml(f"preset {name}", preset_text(name))
+    return _parse_toml(f"preset {name}", read_preset_text(name))
 
 
 def _read_text(file: Path) -> str:
@@ -115,8 +115,8 @@ def _read_text(file: Path) -> str:
 
 def _describe_missing(text: str, name: str) -> str:
     return (
-        f"config {text!r} is neither a file nor a preset{suggest_name(name, preset_names(), 'Presets')}; "
-        "anything else must be the path of a TOML file"
+        f"config {text!r} is neither a file nor a preset"
+        f"{suggest_name(name, list_preset_names(), 'Presets')}; anything else must be the path of a TOML file"
     )
 
 
@@ -180,7 +180,7 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
 
 @lru_cache(maxsize=4096)
 def _find_setting(key: tuple[str, ...]) -> Setting | None:
-    return field_at(RunConfig, key)
+    return find_field(RunConfig, key)
 
 
 def _parse_value(raw: str) -> Any:

@@ -4,7 +4,7 @@ Everything is read from the pydantic models, so the reference page (`docs/config
 compares with `write_reference()`), the errors of `loading.py` and the models always agree.
 
     walk_settings(RunConfig)              every setting with its dotted path, in order
-    field_at(RunConfig, ("train",))     what a path names: a table, a setting, or nothing
+    find_field(RunConfig, ("train",))     what a path names: a table, a setting, or nothing
     suggest_key(RunConfig, path)        the name that was probably meant
     describe_problem(RunConfig, found)  a problem with a value, in words
 """
@@ -60,7 +60,7 @@ class Setting:
     @property
     def allowed_values(self) -> str:
         """What it may hold, in words: `a whole number, at least 1, or none`."""
-        kinds = list(_union_members(self.info.annotation))
+        kinds = list(_list_union_members(self.info.annotation))
         limits = [limit for item in self.info.metadata if (limit := _describe_limit(item))]
         words = [_describe_type(kind) for kind in kinds if kind is not type(None)]
         text = ", ".join([" or ".join(words), *limits])
@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def takes_text(self) -> bool:
-        return str in _union_members(self.info.annotation)
+        return str in _list_union_members(self.info.annotation)
 
 
 def walk_settings(
@@ -93,13 +93,13 @@ def walk_settings(
 
 def find_table_model(info: FieldInfo) -> type[BaseModel] | None:
     """The model of a field that is a table, including an optional one."""
-    for kind in _union_members(info.annotation):
+    for kind in _list_union_members(info.annotation):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     return None
 
 
-def field_at(model: type[BaseModel], path: Sequence[str]) -> Setting | None:
+def find_field(model: type[BaseModel], path: Sequence[str]) -> Setting | None:
     """The field at a dotted path; inside a free table (`env.options.size`) that of the table."""
     for depth, name in enumerate(path):
         info = model.model_fields.get(name)
@@ -122,7 +122,7 @@ def describe_problem(model: type[BaseModel], found: Any) -> tuple[str, str]:
         return key, "is missing"
     if found["type"] == "value_error":
         return key, str(found["ctx"]["error"])
-    setting = field_at(model, path)
+    setting = find_field(model, path)
     if setting is None:
         return key, f"{found['msg']}, got {found['input']!r}"
     # in a union or a list pydantic appends the branch or item that failed: the field counts
@@ -192,14 +192,14 @@ def _format_value(value: Any) -> str:
     return "none" if value is None else format_toml(value)
 
 
-def _union_members(annotation: Any) -> tuple[Any, ...]:
+def _list_union_members(annotation: Any) -> tuple[Any, ...]:
     """The alternatives of a union, or the one type there is."""
     is_union = get_origin(annotation) in (typing.Union, types.UnionType)
     return get_args(annotation) if is_union else (annotation,)
 
 
 def _is_optional(info: FieldInfo) -> bool:
-    return type(None) in _union_members(info.annotation)
+    return type(None) in _list_union_members(info.annotation)
 
 
 def _describe_type(kind: Any) -> str:

@@ -9,7 +9,7 @@ from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_name
 
 
-def study_names() -> tuple[str, ...]:
+def list_study_names() -> tuple[str, ...]:
     """The names of all built-in studies, in order."""
     return tuple(sorted(path.stem for path in _find_folder().glob("*.toml")))
 
@@ -22,16 +22,18 @@ def find_study(given: str | Path) -> Path:
     path = Path(given)
     if path.is_file():
         return path
-    if str(given) in study_names():
+    if str(given) in list_study_names():
         return _find_folder() / f"{given}.toml"
     if path.is_dir():
         raise ConfigError(f"{str(given)!r} is a folder; give the TOML file of a study, or {_list_names()}")
-    guess = suggest_name(str(given), study_names()) or f"; give the path of a TOML file, or {_list_names()}"
+    guess = (
+        suggest_name(str(given), list_study_names()) or f"; give the path of a TOML file, or {_list_names()}"
+    )
     raise ConfigError(f"study file {str(given)!r} does not exist, and no built-in study has this name{guess}")
 
 
 def _list_names() -> str:
-    return f"a name ({', '.join(study_names())})"
+    return f"a name ({', '.join(list_study_names())})"
 
 
 def _find_folder() -> Path:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_name
-from stepwell.core.user_objects import find_object, is_import_path, kind_of, name_object
+from stepwell.core.user_objects import find_object, get_declared_kind, is_import_path, name_object
 
 CheckedKind = Literal["env", "credit", "loss", "recipe", "reward", "style", "shard"]
 KINDS: tuple[CheckedKind, ...] = get_args(CheckedKind)
@@ -71,7 +71,7 @@ def find_kind(name: str) -> CheckedKind:
     if name.partition(":")[0] in ("gymnasium", "remote", "openenv"):
         return "env"
     found = find_object(name, f"{name!r}")
-    marked = kind_of(found)
+    marked = get_declared_kind(found)
     if marked in KINDS:
         return marked
     if isinstance(found, type):

@@ -23,7 +23,7 @@ from stepwell.core.errors import (
     WeightsError,
     WorkerError,
 )
-from stepwell.core.ids import content_hash, hash_bytes, new_id
+from stepwell.core.ids import hash_bytes, hash_content, make_id
 from stepwell.core.images import ImageStore
 from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps
 from stepwell.core.observation import Observation
@@ -48,7 +48,7 @@ from stepwell.core.step import (
     TokenState,
 )
 from stepwell.core.task import Split, Task, TaskRelation
-from stepwell.core.tools import ToolCall, ToolSchema, problem_with, random_call, read_call
+from stepwell.core.tools import ToolCall, ToolSchema, draw_random_call, find_call_problem, read_call
 from stepwell.core.trajectory import Status, Trajectory, select_trainable
 from stepwell.core.versions import VersionSpan
 
@@ -110,11 +110,11 @@ __all__ = [
     "VersionSpan",
     "WeightsError",
     "WorkerError",
-    "content_hash",
+    "draw_random_call",
+    "find_call_problem",
     "hash_bytes",
-    "new_id",
-    "problem_with",
-    "random_call",
+    "hash_content",
+    "make_id",
     "read_call",
     "select_trainable",
 ]
@@ -127,5 +127,9 @@ __getattr__ = renamed_names(
         "Pictures": "ImageStore",
         "RobotWorld": "RobotEnvDescription",
         "World": "EnvDescription",
+        "content_hash": "hash_content",
+        "new_id": "make_id",
+        "problem_with": "find_call_problem",
+        "random_call": "draw_random_call",
     },
 )

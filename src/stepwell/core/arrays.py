@@ -57,7 +57,7 @@ def equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def common_prefix(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
+def count_common_prefix(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
     """The number of leading elements that two vectors share."""
     size = min(a.size, b.size)
     differs = a[:size] != b[:size]

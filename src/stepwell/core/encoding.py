@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stepwell.core.arrays import AnyArray, IntArray, common_prefix
+from stepwell.core.arrays import AnyArray, IntArray, count_common_prefix
 from stepwell.core.errors import EncodingError, InputError, StepwellError
 from stepwell.core.outcome import Outcome
 from stepwell.core.step import (
@@ -81,7 +81,7 @@ def read_action_text(data: bytes) -> str:
         if len(raw) < end:
             raw += inflater.decompress(inflater.unconsumed_tail, end - len(raw))
         header = json.loads(raw[_HEADER_LENGTH.size : end])
-        return str(header["action"].get("text") or _reply_text(header["info"]))
+        return str(header["action"].get("text") or _read_old_reply(header["info"]))
     except (zlib.error, struct.error, ValueError, KeyError, AttributeError) as error:
         raise EncodingError(f"the header of a record cannot be read: {error!r}") from error
 
@@ -128,7 +128,7 @@ class _Writer:
         if isinstance(state, ArrayState):
             named = {name: self.write_array(array) for name, array in state.arrays.items()}
             return {"arrays": named, "instruction": state.instruction}
-        shared = 0 if self.previous_ids is None else common_prefix(self.previous_ids, state.prompt_ids)
+        shared = 0 if self.previous_ids is None else count_common_prefix(self.previous_ids, state.prompt_ids)
         images = [[span.image, span.start, span.length] for span in state.images]
         return {"shared": shared, "ids": self.write_array(state.prompt_ids[shared:]), "images": images}
 
@@ -253,7 +253,7 @@ class _Reader:
         state = self.read_state(value["state"])
         action = self.read_action(value["action"])
         if isinstance(state, TextState) and isinstance(action, ArrayAction) and not action.chunk.size:
-            action = TextAction(_reply_text(value["info"]))
+            action = TextAction(_read_old_reply(value["info"]))
         temperature, top_p, seed, reason = value["sampling"]
         if isinstance(state, TokenState) and isinstance(action, TokenAction):
             self.previous_ids = np.concatenate([state.prompt_ids, action.action_ids])
@@ -286,7 +286,7 @@ class _Reader:
         )
 
 
-def _reply_text(info: dict[str, Any]) -> str:
+def _read_old_reply(info: dict[str, Any]) -> str:
     """The reply of a step that was stored before there were text actions."""
     reply = info.get("reply", "")
     return str(reply.get("text", "") if isinstance(reply, dict) else reply)

@@ -1,6 +1,6 @@
 """Ids: random ones for events, content hashes for content.
 
-Two tasks with the same content have the same `content_hash`, whatever seed made them.
+Two tasks with the same content have the same `hash_content`, whatever seed made them.
 Splits and deduplication depend on that. A random id says only that two events differ.
 """
 
@@ -17,7 +17,7 @@ HASH_BYTES = 16
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def new_id(prefix: str) -> str:
+def make_id(prefix: str) -> str:
     """A fresh random id such as `traj-9f2c51d07a3be84c`."""
     return f"{prefix}-{secrets.token_hex(8)}"
 
@@ -27,12 +27,12 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
     return hashlib.blake2b(data, digest_size=HASH_BYTES).hexdigest()
 
 
-def content_hash(value: Any) -> str:
+def hash_content(value: Any) -> str:
     """Content hash of a JSON value, independent of the order of its keys."""
     try:
         text = _ENCODER.encode(value)
     except (TypeError, ValueError) as error:
-        raise InputError(f"content_hash takes JSON values without NaN: {error}") from error
+        raise InputError(f"hash_content takes JSON values without NaN: {error}") from error
     return hash_bytes(text.encode())
 
 

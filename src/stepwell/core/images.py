@@ -27,10 +27,10 @@ from stepwell.core.ids import hash_bytes
 DEFAULT_MAX_MB = 512.0
 
 
-def image_name(image: AnyArray) -> str:
+def hash_image(image: AnyArray) -> str:
     """The content hash of an image: of its shape and pixels.
 
-    >>> image_name(np.zeros((2, 3, 3), np.uint8)) == image_name(np.zeros((3, 2, 3), np.uint8))
+    >>> hash_image(np.zeros((2, 3, 3), np.uint8)) == hash_image(np.zeros((3, 2, 3), np.uint8))
     False
     """
     array = _check_image(image)
@@ -74,7 +74,7 @@ class ImageStore:
     def add(self, image: AnyArray) -> str:
         """Add an image and return its name."""
         array = arrays.freeze(_check_image(image))
-        name = image_name(array)
+        name = hash_image(array)
         if name not in self._images:
             self._store(array)
         self._remember(name, array)
@@ -96,7 +96,7 @@ class ImageStore:
                 "or give ImageStore a `load` that reads it from the blob store"
             )
         array = arrays.freeze(_check_image(self._load(name)))
-        if image_name(array) != name:
+        if hash_image(array) != name:
             raise InputError(f"images: image {name} was loaded with other pixels; the store is damaged")
         self._remember(name, array)
         return array

@@ -61,7 +61,7 @@ class LogprobGaps:
         typical = self._drop_tail()
         return float(typical.mean()) if len(typical) else self.max_abs
 
-    def typical_quantile(self, share: float) -> float:
+    def compute_typical_quantile(self, share: float) -> float:
         """The quantile without the worst thousandth of the tokens (at least one token)."""
         typical = self._drop_tail()
         return float(np.quantile(typical, share)) if len(typical) else self.max_abs

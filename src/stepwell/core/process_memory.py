@@ -17,15 +17,15 @@ def resident_mb(pid: int | None = None) -> float:
         with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     except (OSError, IndexError):
-        return 0.0 if pid is not None else _peak_mb()
+        return 0.0 if pid is not None else _read_peak_mb()
 
 
-def tree_memory_mb(pid: int) -> float:
+def measure_tree_memory_mb(pid: int) -> float:
     """Resident memory of a process and of everything it started."""
-    return resident_mb(pid) + sum(tree_memory_mb(child) for child in _list_children(pid))
+    return resident_mb(pid) + sum(measure_tree_memory_mb(child) for child in _list_children(pid))
 
 
-def _peak_mb() -> float:
+def _read_peak_mb() -> float:
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.core.step import Action, Sampling, State, Step
 from stepwell.core.versions import VersionSpan
 
@@ -64,7 +64,7 @@ class Request:
     state: State
     params: SamplingParams = field(default_factory=SamplingParams)
     conversation: str | None = None
-    id: str = field(default_factory=lambda: new_id("req"))
+    id: str = field(default_factory=lambda: make_id("req"))
     demonstration: str | None = None
 
 

@@ -1,10 +1,10 @@
 """Statistics of success rates: intervals, paired differences, and what a comparison can detect.
 
-    wilson_interval          95 % interval of a share
+    compute_wilson_interval          95 % interval of a share
     count_independent        attempts on few tasks as a number of independent ones
     compare_pairs            difference of two methods over the same seeds and tasks, with its error
     compare_shares           difference of two shares of independent attempts, in standard errors
-    detectable_difference    the smallest difference that a study of this size finds
+    compute_detectable_difference    the smallest difference that a study of this size finds
 
 Every interval of the package comes from here.
 
@@ -56,10 +56,10 @@ class PairedDifference:
         return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
 
 
-def wilson_interval(wins: float, count: float) -> tuple[float, float]:
+def compute_wilson_interval(wins: float, count: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share.
 
-    >>> [round(x, 3) for x in wilson_interval(8, 10)]
+    >>> [round(x, 3) for x in compute_wilson_interval(8, 10)]
     [0.49, 0.943]
     """
     if count == 0:
@@ -95,16 +95,19 @@ def compare_pairs(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[flo
     cells = first - second
     num_seeds, num_tasks = cells.shape
     mean = float(cells.mean())
-    by_seed, by_task = _variance_of_mean(cells.mean(axis=1)), _variance_of_mean(cells.mean(axis=0))
+    by_seed, by_task = (
+        _compute_variance_of_mean(cells.mean(axis=1)),
+        _compute_variance_of_mean(cells.mean(axis=0)),
+    )
     if num_seeds > 1 and num_tasks > 1:
-        both = by_seed + by_task - _variance_of_mean(cells.ravel())
+        both = by_seed + by_task - _compute_variance_of_mean(cells.ravel())
         variance, freedom = max(both, by_seed, by_task), num_seeds - 1
     elif cells.size > 1:
         variance, freedom = max(by_seed, by_task), cells.size - 1
     else:
         return PairedDifference(mean, None, None, None, num_seeds, num_tasks)
     error = math.sqrt(variance)
-    half = student_quantile(0.975, freedom) * error
+    half = compute_student_quantile(0.975, freedom) * error
     return PairedDifference(mean, error, mean - half, mean + half, num_seeds, num_tasks)
 
 
@@ -115,7 +118,7 @@ def compare_shares(first: float, first_count: float, second: float, second_count
     return 0.0 if variance == 0 else (first - second) / math.sqrt(variance)
 
 
-def detectable_difference(
+def compute_detectable_difference(
     num_seeds: int,
     num_tasks: int,
     num_attempts: int = 1,
@@ -125,7 +128,7 @@ def detectable_difference(
 ) -> float | None:
     """The smallest difference that 80 % of such studies find with 95 % confidence; None with one seed.
 
-    >>> round(detectable_difference(3, 256), 2), round(detectable_difference(5, 256, 8), 2)
+    >>> round(compute_detectable_difference(3, 256), 2), round(compute_detectable_difference(5, 256, 8), 2)
     (0.26, 0.12)
     """
     if num_seeds < 2 or num_tasks < 1:
@@ -133,23 +136,23 @@ def detectable_difference(
     per_run = seed_spread**2 + success * (1 - success) / (num_tasks * num_attempts)
     error = math.sqrt(2 * per_run / num_seeds)
     freedom = num_seeds - 1
-    return (student_quantile(0.975, freedom) + student_quantile(POWER, freedom)) * error
+    return (compute_student_quantile(0.975, freedom) + compute_student_quantile(POWER, freedom)) * error
 
 
-def student_quantile(share: float, freedom: int) -> float:
+def compute_student_quantile(share: float, freedom: int) -> float:
     """The value below which Student's t with this many degrees of freedom lies with probability `share`.
 
-    >>> round(student_quantile(0.975, 2), 3), round(student_quantile(0.975, 1000), 2)
+    >>> round(compute_student_quantile(0.975, 2), 3), round(compute_student_quantile(0.975, 1000), 2)
     (4.303, 1.96)
     """
     if freedom < 1 or not 0 < share < 1:
         raise InputError(f"share {share} must lie between 0 and 1, and freedom {freedom} be at least 1")
     if share < 0.5:
-        return -student_quantile(1 - share, freedom)
-    return _invert(lambda t: student_cdf(t, freedom), share)
+        return -compute_student_quantile(1 - share, freedom)
+    return _invert(lambda t: compute_student_cdf(t, freedom), share)
 
 
-def student_cdf(t: float, freedom: int) -> float:
+def compute_student_cdf(t: float, freedom: int) -> float:
     """Probability that Student's t is at most `t`; a finite sum for whole degrees of freedom."""
     angle = math.atan2(t, math.sqrt(freedom))
     cosine, sine = math.cos(angle), math.sin(angle)
@@ -173,5 +176,5 @@ def _invert(rising: Callable[[float], float], target: float) -> float:
     return (low + high) / 2
 
 
-def _variance_of_mean(values: np.ndarray) -> float:
+def _compute_variance_of_mean(values: np.ndarray) -> float:
     return 0.0 if values.size < 2 else float(values.var(ddof=1)) / values.size

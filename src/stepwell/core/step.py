@@ -88,12 +88,12 @@ class ArrayState:
     instruction: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arrays", _named_arrays(self.arrays, "state.arrays"))
+        object.__setattr__(self, "arrays", _name_arrays(self.arrays, "state.arrays"))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ArrayState):
             return NotImplemented
-        return self.instruction == other.instruction and _same_arrays(self.arrays, other.arrays)
+        return self.instruction == other.instruction and _have_same_arrays(self.arrays, other.arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,13 +139,13 @@ class ArrayAction:
                 f"action.num_units is {self.num_units}; it counts logprobs and cannot be negative"
             )
         object.__setattr__(self, "chunk", chunk)
-        object.__setattr__(self, "draws", _named_arrays(self.draws, "action.draws"))
+        object.__setattr__(self, "draws", _name_arrays(self.draws, "action.draws"))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ArrayAction):
             return NotImplemented
         same_chunk = self.num_units == other.num_units and arrays.equal(self.chunk, other.chunk)
-        return same_chunk and _same_arrays(self.draws, other.draws)
+        return same_chunk and _have_same_arrays(self.draws, other.draws)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ class Step:
         )  # fmt: skip
 
 
-def _named_arrays(named: Mapping[str, AnyArray], field_name: str) -> dict[str, AnyArray]:
+def _name_arrays(named: Mapping[str, AnyArray], field_name: str) -> dict[str, AnyArray]:
     result = {}
     for name, value in named.items():
         array = np.asarray(value)
@@ -312,5 +312,5 @@ def _named_arrays(named: Mapping[str, AnyArray], field_name: str) -> dict[str, A
     return result
 
 
-def _same_arrays(a: Mapping[str, AnyArray], b: Mapping[str, AnyArray]) -> bool:
+def _have_same_arrays(a: Mapping[str, AnyArray], b: Mapping[str, AnyArray]) -> bool:
     return a.keys() == b.keys() and all(arrays.equal(a[name], b[name]) for name in a)

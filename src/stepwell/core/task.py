@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stepwell.core.errors import InputError
-from stepwell.core.ids import content_hash
+from stepwell.core.ids import hash_content
 from stepwell.core.step import JSON
 
 
@@ -47,7 +47,7 @@ class Task:
     def __post_init__(self) -> None:
         if not self.env:
             raise InputError("task.env is empty; name the environment the task belongs to")
-        object.__setattr__(self, "id", content_hash([self.env, self.content, self.instruction]))
+        object.__setattr__(self, "id", hash_content([self.env, self.content, self.instruction]))
 
     def split(self, held_out_share: float = 0.1) -> Split:
         """The split of this content: the same on every machine and in every run."""

@@ -8,7 +8,7 @@ Invariants
   that an agent can act on. What it accepts is plain JSON: finite numbers, valid characters, at most
   `MAX_DEPTH` levels. So every call that was read can be written, stored and sent.
 * `read_call(call.text)` is `call` (ids are not written).
-* `problem_with` checks a call against the available tools; it is empty if the call is valid.
+* `find_call_problem` checks a call against the available tools; it is empty if the call is valid.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def parse_call(value: Any) -> ToolCall:
     return ToolCall(name, arguments, call_id)
 
 
-def problem_with(tools: Sequence[ToolSchema], call: ToolCall) -> str:
+def find_call_problem(tools: Sequence[ToolSchema], call: ToolCall) -> str:
     """Why `call` is invalid for `tools`, in one sentence; empty if it is valid."""
     for tool in tools:
         if tool.name == call.name:
@@ -150,7 +150,7 @@ def problem_with(tools: Sequence[ToolSchema], call: ToolCall) -> str:
     return f"there is no tool {quote_short(call.name)}; the tools are: {known}"
 
 
-def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> ToolCall:
+def draw_random_call(tools: Sequence[ToolSchema], rng: random.Random) -> ToolCall:
     """A valid call with random arguments, for random play."""
     tool = rng.choice(tools)
     return ToolCall(tool.name, {name: _draw_value(schema, rng) for name, schema in tool.properties.items()})
@@ -208,7 +208,7 @@ def _describe_mismatch(schema: Any, value: Any) -> str:
     allowed = tuple(kind for name in kinds for kind in _TYPES.get(name, ()))
     is_flag = isinstance(value, bool) and bool not in allowed  # in Python a bool is also an int
     if kinds and (is_flag or not isinstance(value, allowed)):
-        return f"must be of type {' or '.join(kinds)}, not {_type_name(value)}"
+        return f"must be of type {' or '.join(kinds)}, not {_name_type(value)}"
     if "enum" in schema and value not in schema["enum"]:
         return f"must be one of {', '.join(map(str, schema['enum']))}"
     if isinstance(value, list):
@@ -245,5 +245,5 @@ def _draw_value(schema: Any, rng: random.Random) -> JSON:
     return None if kind == "null" else letters[: schema.get("maxLength", 8)]
 
 
-def _type_name(value: Any) -> str:
+def _name_type(value: Any) -> str:
     return next((name for name, kinds in _TYPES.items() if type(value) in kinds), type(value).__name__)

@@ -15,7 +15,7 @@ from enum import StrEnum
 import numpy as np
 
 from stepwell.core.errors import InputError
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.core.outcome import Outcome
 from stepwell.core.step import JSON, State, Step
 from stepwell.core.task import Task
@@ -58,7 +58,7 @@ class Trajectory:
     error: str = ""
     timings: dict[str, float] = field(default_factory=dict)
     info: dict[str, JSON] = field(default_factory=dict)
-    id: str = field(default_factory=lambda: new_id("traj"))
+    id: str = field(default_factory=lambda: make_id("traj"))
     outcome: Outcome | None = None
 
     def __post_init__(self) -> None:

@@ -111,12 +111,12 @@ def format_own_lines(error: BaseException) -> str:
     for at in iter_error_chain(error):
         message = "".join(traceback.format_exception_only(at)).strip()
         lines.append(
-            f"{_frames_of(at)}{message}" if at is error else f"caused by {message[: MAX_ERROR // 4]}"
+            f"{_format_frames(at)}{message}" if at is error else f"caused by {message[: MAX_ERROR // 4]}"
         )
     return "\n".join(lines)[:MAX_ERROR]
 
 
-def _frames_of(error: BaseException) -> str:
+def _format_frames(error: BaseException) -> str:
     """The last frames of the user's own code; library frames are summed up in one line."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]

@@ -78,7 +78,7 @@ def mark_kind(value: F, kind: str) -> F:
     return value
 
 
-def kind_of(value: Any) -> str | None:
+def get_declared_kind(value: Any) -> str | None:
     """The kind that a decorator remembered; None without one."""
     kind = getattr(value, _KIND, None)
     return kind if isinstance(kind, str) else None

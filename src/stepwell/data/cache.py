@@ -22,7 +22,7 @@ from stepwell.core.errors import ConfigError, EncodingError
 T = TypeVar("T")
 
 
-def data_root() -> Path:
+def find_data_folder() -> Path:
     """`$STEPWELL_CACHE/data`, or `~/.cache/stepwell/data` if the variable is not set."""
     base = os.environ.get("STEPWELL_CACHE")
     return (Path(base).expanduser() if base else Path.home() / ".cache" / "stepwell") / "data"
@@ -35,7 +35,7 @@ def open_cached(
 
     `read` raises `EncodingError` for an incomplete file.
     """
-    path = (root or data_root()) / name
+    path = (root or find_data_folder()) / name
     if path.exists():
         with contextlib.suppress(EncodingError):
             return read(path)

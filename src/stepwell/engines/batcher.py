@@ -112,7 +112,7 @@ class BatchQueue(Generic[T]):
         self.num_waiting -= len(bundle)
         return True
 
-    def next_deadline(self) -> float | None:
+    def get_deadline(self) -> float | None:
         """Return the time at which the clock alone fires a batch; None when nothing waits."""
         return min(bundle.arrived_s for bundle in self._bundles) + self._wait_s if self._bundles else None
 
@@ -122,7 +122,7 @@ class BatchQueue(Generic[T]):
         `room` limits the batch further (samples the engine can take). An oversized bundle
         passes if `room` is None or large enough.
         """
-        deadline = self.next_deadline()
+        deadline = self.get_deadline()
         if deadline is None:
             return []
         overdue = now >= deadline
@@ -250,7 +250,7 @@ class DynamicBatcher(Generic[T, R]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline = self.queue.next_deadline()
+        deadline = self.queue.get_deadline()
         if deadline is not None and deadline > self._get_clock().time():
             self._timer = self._get_clock().call_at(deadline, self._fire_ready)
 

@@ -119,7 +119,7 @@ class ParityMonitor:
         """Find gaps that are large in most tokens."""
         if gaps.typical_mean > 0.1 * self.tolerance:
             return f"the typical mean is {gaps.typical_mean:.3g}, above {0.1 * self.tolerance:g}"
-        if (high := gaps.typical_quantile(QUANTILE)) > 0.5 * self.tolerance:
+        if (high := gaps.compute_typical_quantile(QUANTILE)) > 0.5 * self.tolerance:
             return f"the {QUANTILE:g} quantile is {high:.3g}, above {0.5 * self.tolerance:g}"
         return None
 

@@ -80,13 +80,15 @@ def choose_tokens(
     if uniform is None:
         tokens = logprobs.argmax(dim=-1)
     else:
-        tokens = _inverse_cdf(logprobs.exp(), top_p, uniform)
+        tokens = _sample_inverse_cdf(logprobs.exp(), top_p, uniform)
         if temperature is not None:
             tokens = torch.where(greedy, wide.argmax(dim=-1), tokens)
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
 
 
-def _inverse_cdf(probs: torch.Tensor, top_p: torch.Tensor | None, uniform: torch.Tensor) -> torch.Tensor:
+def _sample_inverse_cdf(
+    probs: torch.Tensor, top_p: torch.Tensor | None, uniform: torch.Tensor
+) -> torch.Tensor:
     if top_p is not None:
         probs = probs.masked_fill(probs < _find_least_kept(probs, top_p), 0.0)
     cumulative = probs.cumsum(dim=-1)

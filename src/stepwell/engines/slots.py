@@ -136,7 +136,7 @@ class SlotTable:
         self._clock += 1
         self._used[slot] = self._clock
         if self._stale[slot]:
-            self._empty_slot(slot)
+            self._clear_slot(slot)
         elif conversation is not None:
             before = self._by_conversation.pop(conversation, None)
             if before is not None:
@@ -148,7 +148,7 @@ class SlotTable:
         """Empty idle slots after a weight change; busy ones continue, or compute everything again."""
         self.num_changes += 1
         for slot in np.flatnonzero(~self.busy):
-            self._empty_slot(int(slot))
+            self._clear_slot(int(slot))
         if recompute:
             self.computed[self.busy] = 0
         else:
@@ -159,7 +159,7 @@ class SlotTable:
         span = slice(int(self.num_prompt[slot]), int(self.length[slot]))
         return self.tokens[slot, span].copy(), self.logprobs[slot, span].copy()
 
-    def _empty_slot(self, slot: int) -> None:
+    def _clear_slot(self, slot: int) -> None:
         self._forget_conversation(slot)
         self._stale[slot] = False
         self.length[slot] = self.computed[slot] = 0

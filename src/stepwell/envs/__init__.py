@@ -8,7 +8,7 @@ from stepwell.envs.async_env import AsyncEnv
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import find_env_type, list_env_names, make_env, read_options
-from stepwell.envs.tasks import distinct_tasks, draw_tasks
+from stepwell.envs.tasks import draw_tasks, list_distinct_tasks
 from stepwell.envs.turns import Turn
 
 __all__ = [
@@ -17,12 +17,19 @@ __all__ = [
     "Env",
     "EnvBatch",
     "Turn",
-    "distinct_tasks",
     "draw_tasks",
     "find_env_type",
+    "list_distinct_tasks",
     "list_env_names",
     "make_env",
     "read_options",
 ]
 
-__getattr__ = renamed_names(__name__, {"env_names": "list_env_names", "env_type": "find_env_type"})
+__getattr__ = renamed_names(
+    __name__,
+    {
+        "distinct_tasks": "list_distinct_tasks",
+        "env_names": "list_env_names",
+        "env_type": "find_env_type",
+    },
+)

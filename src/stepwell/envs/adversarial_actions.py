@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stepwell.core import JSON, ActionSpace, ToolCall, ToolSchema, problem_with
+from stepwell.core import JSON, ActionSpace, ToolCall, ToolSchema, find_call_problem
 
 MEGABYTE = 2**20
 _HOSTILE_TEXTS: dict[str, str] = {
@@ -79,4 +79,4 @@ def _list_adversarial_calls(actions: ActionSpace, tool: ToolSchema) -> Iterator[
         tried += [(f"{name}: {what}", {**filled, name: value}) for what, value in _HOSTILE_VALUES.items()]
     for what, arguments in tried:
         call = ToolCall(tool.name, json.loads(json.dumps(arguments)))
-        yield AdversarialAction(f"{tool.name}, {what}", call.text, not problem_with(actions.tools, call))
+        yield AdversarialAction(f"{tool.name}, {what}", call.text, not find_call_problem(actions.tools, call))

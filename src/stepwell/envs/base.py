@@ -40,7 +40,7 @@ from stepwell.core import (
     StateForm,
     Task,
     TaskRelation,
-    random_call,
+    draw_random_call,
 )
 from stepwell.core.renamed import adopt_old_members
 from stepwell.envs.tables import StateTable
@@ -173,7 +173,7 @@ class Env(ABC):
         """The action of random play; environments with free text define their own, if any."""
         actions = self.description.actions
         if actions.tools:
-            return random_call(actions.tools, rng).text
+            return draw_random_call(actions.tools, rng).text
         if actions.is_text:
             raise ConfigError(f"{self.name} takes free text; there is no uniform choice among texts")
         return rng.choice(actions.names)
@@ -249,7 +249,7 @@ class Env(ABC):
 
     def _prepare_episode(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
         """The task to begin. There is no episode until it has begun: a failed begin leaves no half of one."""
-        task = task_to_play(self, seed, options)
+        task = choose_task(self, seed, options)
         if self._limits is None:
             actions = self.description.actions
             self._limits = frozenset(actions.names), actions.max_per_turn, self.description.max_turns
@@ -295,7 +295,7 @@ class Env(ABC):
         self.close()
 
 
-def task_to_play(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
+def choose_task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
     """The task for a reset of `env`: the given one, or else that of the seed."""
     unknown = set(options or ()) - {"task"}
     if unknown:

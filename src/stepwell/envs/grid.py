@@ -66,7 +66,7 @@ def write_cells(cells: Iterable[Cell]) -> str:
 
 
 @lru_cache(maxsize=64)
-def neighbour_table(num_rows: int, num_columns: int) -> tuple[tuple[int, ...], ...]:
+def make_neighbour_table(num_rows: int, num_columns: int) -> tuple[tuple[int, ...], ...]:
     """For every cell, the cells beside it."""
     table = move_table(num_rows, num_columns)
     return tuple(tuple({*moves.values()} - {cell}) for cell, moves in enumerate(table))

@@ -54,7 +54,7 @@ def stop_engine(engine: Any) -> None:
 
 
 @contextlib.contextmanager
-def java_errors(env: Env) -> Iterator[None]:
+def translate_java_errors(env: Env) -> Iterator[None]:
     """Failures of Java and of the connection to it as `EnvError`, after which `env` starts afresh."""
     try:
         yield

@@ -140,7 +140,7 @@ class ScienceWorld(Env):
         self._content, self._id = content, task.id
         self._history: list[str] = []
         self._result = ""
-        with self._java_errors():
+        with self._translate_java_errors():
             self._load_game(with_gold=False)
             self._score = self._present_score()
             description: str = self._engine.taskdescription()
@@ -156,7 +156,7 @@ class ScienceWorld(Env):
         if self._result:
             return NOTHING
         self._history.append(text)
-        with self._java_errors():
+        with self._translate_java_errors():
             self._result = str(self._engine.server.step(text)).strip()
             before, self._score = self._score, self._present_score()
             completed = bool(self._engine.server.getCompleted())
@@ -171,7 +171,7 @@ class ScienceWorld(Env):
 
     def list_commands(self) -> list[str]:
         """Every command that would be understood now."""
-        with self._java_errors():
+        with self._translate_java_errors():
             found = self._engine.get_valid_action_object_combinations()
         return sorted(set(map(str, found)) - {RESET})
 
@@ -182,7 +182,7 @@ class ScienceWorld(Env):
     def oracle(self) -> list[str]:
         """What is left of the gold path; [] for an agent that has left it."""
         if self._gold[0] != self._id:
-            with self._java_errors():
+            with self._translate_java_errors():
                 self._load_game(with_gold=True)
                 self._gold = self._id, [str(step) for step in self._engine.get_gold_action_sequence()]
                 self._load_game(with_gold=False)
@@ -230,8 +230,8 @@ class ScienceWorld(Env):
             things = map(str, self._engine.get_possible_objects())
             self._listed = f"Commands: {', '.join(forms)}\nOBJ: {', '.join(things)}"
 
-    def _java_errors(self) -> Any:
-        return java.java_errors(self)
+    def _translate_java_errors(self) -> Any:
+        return java.translate_java_errors(self)
 
 
 def list_variations(task: str, side: str) -> range:

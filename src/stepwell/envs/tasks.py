@@ -30,7 +30,7 @@ def draw_tasks(
     """Draw `count` distinct tasks of one split; too few is a `ConfigError` with the number available."""
     if count < 0:
         raise InputError(f"count must not be negative, got {count}")
-    tasks = list(itertools.islice(distinct_tasks(name, options, split, seed, held_out_share), count))
+    tasks = list(itertools.islice(list_distinct_tasks(name, options, split, seed, held_out_share), count))
     if len(tasks) < count:
         raise ConfigError(
             f"{name} with these env.options has {len(tasks)} {Split(split).value} tasks, {count} were asked "
@@ -39,7 +39,7 @@ def draw_tasks(
     return tasks
 
 
-def distinct_tasks(
+def list_distinct_tasks(
     name: str,
     options: Mapping[str, Any] | Settings | None,
     split: Split,

@@ -81,7 +81,7 @@ class TextWorldExpress(Env):
         content: dict[str, Any] = task.content
         if not {"game", "params", "fold", "seed"} <= set(content):
             raise InputError("a task of textworld_express holds a 'game', 'params', 'fold' and 'seed'")
-        with self._java_errors():
+        with self._translate_java_errors():
             self._load_game(content["game"], content["params"])
             _, shown = self._engine.reset(
                 seed=content["seed"], gameFold=content["fold"], generateGoldPath=True
@@ -99,7 +99,7 @@ class TextWorldExpress(Env):
         if self._result:
             return NOTHING
         before = self._score
-        with self._java_errors():
+        with self._translate_java_errors():
             result, _, _, shown = self._engine.step(text)
         self._history.append(text)
         self._result = str(result).strip()
@@ -160,5 +160,5 @@ class TextWorldExpress(Env):
         self._by_lower_case = {command.lower(): command for command in self._commands}
         self._score = float(shown["score"])
 
-    def _java_errors(self) -> Any:
-        return java.java_errors(self)
+    def _translate_java_errors(self) -> Any:
+        return java.translate_java_errors(self)

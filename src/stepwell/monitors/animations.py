@@ -47,7 +47,7 @@ def encode_within(
         encoded = encode([_shrink_image(image, side) for image in images])
         if len(encoded) <= max_bytes:
             return encoded
-        side = _next_side(side, max_bytes / len(encoded))
+        side = _choose_side(side, max_bytes / len(encoded))
         if side < MIN_SIDE:
             side, images = MIN_SIDE, _thin_out(images, len(images) // 2)
     return None
@@ -71,7 +71,7 @@ def bound_images(replays: Sequence[Replay], max_bytes: int) -> list[Replay]:
         if side < MIN_SIDE:
             return drop_images(replays)
         small = {png: _encode_png(_shrink_image(_open_png(png), side)) for png in small}
-        side = _next_side(side, max_bytes / size)
+        side = _choose_side(side, max_bytes / size)
     return [_replace_images(replay, small) for replay in replays]
 
 
@@ -93,7 +93,7 @@ def _replace_images(replay: Replay, images: dict[bytes, bytes]) -> Replay:
     return replace(replay, frames=frames, final_image_png=find(replay.final_image_png))
 
 
-def _next_side(side: int, share: float) -> int:
+def _choose_side(side: int, share: float) -> int:
     """The side that should reduce the bytes to `share` of their number; always clearly smaller."""
     return int(side * min(0.8, 0.95 * share**0.5))
 

@@ -42,26 +42,26 @@ def widen_range(low: float, high: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def nice_ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
+def choose_ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
     """About `count` round values (1, 2 or 5 times a power of ten apart) within [low, high].
 
     `whole` allows only whole numbers: there is no update 1.5.
     """
     low, high = widen_range(low, high)
-    step = _nice_step(low, high, count)
+    step = _choose_step(low, high, count)
     step = max(step, 1.0) if whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [index * step for index in range(first, last + 1)]
 
 
-def nice_range(low: float, high: float, count: int = 5) -> tuple[float, float]:
+def round_range(low: float, high: float, count: int = 5) -> tuple[float, float]:
     """`[low, high]` widened to the round values around it, so that an axis ends on ticks."""
     low, high = widen_range(low, high)
-    step = _nice_step(low, high, count)
+    step = _choose_step(low, high, count)
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
 
 
-def _nice_step(low: float, high: float, count: int) -> float:
+def _choose_step(low: float, high: float, count: int) -> float:
     raw = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     return min(

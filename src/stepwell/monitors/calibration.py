@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stepwell.core.statistics import wilson_interval
+from stepwell.core.statistics import compute_wilson_interval
 from stepwell.monitors.charts import Series, draw_line_chart
 
 
 def draw_calibration(name: str, bins: Sequence[Mapping[str, float]]) -> str:
     """Draw the bins of a judge (`predicted`, `observed`, `count`) as SVG; empty bins are left out."""
     filled = sorted((one for one in bins if one["count"]), key=lambda one: one["predicted"])
-    bands = [wilson_interval(round(one["observed"] * one["count"]), int(one["count"])) for one in filled]
+    bands = [
+        compute_wilson_interval(round(one["observed"] * one["count"]), int(one["count"])) for one in filled
+    ]
     series = [
         Series("right about its doubt", (0.0, 1.0), (0.0, 1.0), color=5, dashed=True),
         Series(

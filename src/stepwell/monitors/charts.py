@@ -24,10 +24,10 @@ from stepwell.core.renamed import renamed_names
 from stepwell.monitors.axes import (
     CHAR_WIDTH,
     Scale,
+    choose_ticks,
     find_extent,
     format_ticks,
-    nice_range,
-    nice_ticks,
+    round_range,
     widen_range,
 )
 from stepwell.monitors.svg import (
@@ -122,9 +122,9 @@ def draw_line_chart(
         0, round(top - 42)
     )  # a legend of many rows adds to the height, so that the plot keeps its own
     bottom = height - (42 if x_label else 26)
-    count = _num_ticks(bottom - top, 36)
-    low, high = y_extent if y_range else nice_range(*y_extent, count=count)
-    ticks = nice_ticks(low, high, count)
+    count = _count_ticks(bottom - top, 36)
+    low, high = y_extent if y_range else round_range(*y_extent, count=count)
+    ticks = choose_ticks(low, high, count)
     left = 12 + CHAR_WIDTH * max(map(len, format_ticks(ticks)), default=1)
     x = Scale(*widen_range(*x_extent), left, width - 12)
     y = Scale(*widen_range(low, high), bottom, top)
@@ -192,7 +192,7 @@ def _collect_y(series: Sequence[Series], levels: Sequence[ReferenceLine]) -> lis
     return [value for row in rows for value in row] + [level.y for level in levels]
 
 
-def _num_ticks(size: float, apart: float) -> int:
+def _count_ticks(size: float, apart: float) -> int:
     return max(2, min(6, int(size / apart)))
 
 
@@ -224,7 +224,7 @@ def _draw_y_axis(y: Scale, ticks: Sequence[float], x: Scale) -> list[str]:
 
 def _draw_x_axis(x: Scale, y: Scale, *, whole: bool) -> list[str]:
     """Labels from right to left; a label that would touch the previous one is left out."""
-    ticks = nice_ticks(x.low, x.high, _num_ticks(x.stop - x.start, 72), whole=whole)
+    ticks = choose_ticks(x.low, x.high, _count_ticks(x.stop - x.start, 72), whole=whole)
     parts, free = [], math.inf
     for tick, label in reversed(list(zip(ticks, format_ticks(ticks), strict=True))):
         width = CHAR_WIDTH * len(label)

@@ -98,7 +98,7 @@ class Progress:
             expected_s = self.info.expected_s
             return None if expected_s is None else max(expected_s - self.time_s, 0.0)
         pace_s = sum(self.update_s) / len(self.update_s)
-        evals_s = self._num_evals_left() * self.eval_s
+        evals_s = self._count_evals_left() * self.eval_s
         left_s = pace_s * (self.info.num_updates - self.update) + evals_s
         if self.info.expected_s is not None:
             seen = min(self.update / (EARLY * self.info.num_updates), 1.0)
@@ -108,7 +108,7 @@ class Progress:
             left_s = min(left_s, limit_s + self.warm_start_s - self.time_s + min(evals_s, self.eval_s))
         return max(0.0, left_s)
 
-    def _num_evals_left(self) -> int:
+    def _count_evals_left(self) -> int:
         """The number of evaluations after the current update, with the one at the end."""
         settings = self.info.config.get("eval") or {}
         if self.update >= self.info.num_updates or not settings.get("num_tasks"):

@@ -57,7 +57,7 @@ class _BlockwiseAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, output, *log_sums = ctx.saved_tensors
         heads = key.shape[1]
-        sources = (query[0], _by_head(output), _by_head(grad_output))
+        sources = (query[0], _transpose_to_heads(output), _transpose_to_heads(grad_output))
         query_grad, key_grad, value_grad = (
             tensor.new_zeros(tensor.shape[2], *tensor.shape[1::2]) for tensor in (query, key, value)
         )
@@ -72,7 +72,7 @@ class _BlockwiseAttention(torch.autograd.Function):
         return *(grad.unsqueeze(0).transpose(1, 2) for grad in (query_grad, key_grad, value_grad)), None, None
 
 
-def _by_head(rows: Tensor) -> Tensor:
+def _transpose_to_heads(rows: Tensor) -> Tensor:
     """Transpose [1, T, heads, D] to [heads, T, D]."""
     return rows[0].transpose(0, 1)
 

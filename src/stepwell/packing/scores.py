@@ -56,7 +56,7 @@ class _TokenScores(torch.autograd.Function):
             log_sums[chunk] = torch.logsumexp(scaled, 1)
             if with_entropies:
                 weights = (scaled - log_sums[chunk, None]).exp_()
-                entropies[chunk] = log_sums[chunk] - _row_dot(weights, scaled)
+                entropies[chunk] = log_sums[chunk] - _multiply_rows(weights, scaled)
         logprobs = logits[rows, targets].to(wide) * scale[rows] - log_sums[rows]
         ctx.with_entropies = with_entropies
         ctx.save_for_backward(logits, scale, rows, targets, log_sums, entropies)
@@ -80,7 +80,7 @@ class _TokenScores(torch.autograd.Function):
         return grads, None, None, None, None
 
 
-def _row_dot(a: Tensor, b: Tensor) -> Tensor:
+def _multiply_rows(a: Tensor, b: Tensor) -> Tensor:
     """Row-wise inner products, with 0 * -inf = 0: a logit of -inf adds nothing to the entropy."""
     return torch.where(a > 0, a * b, 0).sum(1)
 

@@ -113,7 +113,7 @@ class _Block:
         split = log_sums[:, self.rows].view(log_sums.shape[0], self.count, -1)
         return split[:, :, self.first : self.last].transpose(0, 1)
 
-    def kernel_mask(self, dtype: torch.dtype) -> dict[str, Any]:
+    def make_kernel_mask(self, dtype: torch.dtype) -> dict[str, Any]:
         """The kernel's mask arguments. Its own causal mode works only for a square."""
         rows = self.last - self.first
         if not self.is_causal or rows == self.num_keys:
@@ -151,7 +151,7 @@ def attend_piece(
             block.of_rows(query),
             block.of_keys(key),
             block.of_keys(value),
-            **block.kernel_mask(query.dtype),
+            **block.make_kernel_mask(query.dtype),
             scale=scaling,
         )
         block.of_rows(output).copy_(part)
@@ -196,7 +196,7 @@ def attend_backward(
             block.of_keys(value),
             block.of_rows(output),
             block.of_sums(log_sums),
-            **block.kernel_mask(query.dtype),
+            **block.make_kernel_mask(query.dtype),
             scale=scaling,
         )
         block.of_rows(query_grad).copy_(row_part)

@@ -225,7 +225,7 @@ def _build_sequences(layout: TreeLayout) -> Sequences | None:
     pairs = int((tree.positions + 1).sum())
     if lengths.mean() < SHORTEST or int((lengths * (lengths + 1) // 2).sum()) > MOST_WORK * pairs:
         return None
-    order, padded, groups = _group_lengths(lengths)
+    order, padded, groups = _pad_lengths(lengths)
     if int(padded.sum()) > MOST_TOKENS * tree.num_tokens:
         return None
     tokens = np.zeros(int(padded.sum()), dtype=np.int64)
@@ -261,7 +261,7 @@ def _describe_sequences(
     )
 
 
-def _group_lengths(lengths: IntArray) -> tuple[IntArray, IntArray, list[tuple[int, int]]]:
+def _pad_lengths(lengths: IntArray) -> tuple[IntArray, IntArray, list[tuple[int, int]]]:
     """The order of the sequences, their padded lengths, and the shapes of the calls in that order."""
     padded = np.array([_round_length(length) for length in lengths.tolist()], dtype=np.int64)
     if np.all(lengths == lengths[0]):

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.core.arrays import common_prefix
+from stepwell.core.arrays import count_common_prefix
 
 IntArray = npt.NDArray[np.int64]
 KeyArray = npt.NDArray[Any]
@@ -68,7 +68,7 @@ def count_shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
     """Count the leading tokens that each sequence of `order` shares with the one before it."""
     shared = np.zeros(order.size, dtype=np.int64)
     for place in range(1, order.size):
-        shared[place] = common_prefix(keys[order[place - 1]], keys[order[place]])
+        shared[place] = count_common_prefix(keys[order[place - 1]], keys[order[place]])
     return shared
 
 

@@ -28,7 +28,7 @@ class _StayDouble(TorchFunctionMode):
 
 
 @cache
-def _with_double_gradient(kind: Any) -> Any:
+def _add_double_gradient(kind: Any) -> Any:
     def forward(self: nn.Module, hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         output: Tensor = kind.forward(self, hidden, *args, **kwargs)
         if not torch.is_grad_enabled() or hidden.dtype is not torch.float64:
@@ -45,4 +45,4 @@ def take_gradients_in_float64(model: nn.Module) -> None:
     for module in model.modules():
         kind: Any = type(module)
         if kind.__name__.endswith("Norm") and not kind.__module__.startswith("torch."):
-            module.__class__ = _with_double_gradient(kind)
+            module.__class__ = _add_double_gradient(kind)

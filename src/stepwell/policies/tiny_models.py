@@ -26,7 +26,7 @@ from typing import Any
 
 from stepwell.core.errors import ModelError
 from stepwell.policies.progress_bar import hide_progress_bar
-from stepwell.rendering.tiny import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, tokenizer_digest
+from stepwell.rendering.tiny import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, digest_tokenizer
 
 EMBEDDING_STD = 0.02
 OUTPUT_SCALE = 0.1  # for matrices that write into the residual stream
@@ -81,7 +81,7 @@ def create_tiny(name: str, directory: str | Path, seed: int = 0) -> Path:
 def compute_tiny_digest(name: str) -> str:
     """Compute a digest that changes with the files of a tiny model; part of its name in the cache."""
     shape = (_get_size(name), EMBEDDING_STD, OUTPUT_SCALE, ROPE_THETA, _DRAW)
-    parts = (*shape, tokenizer_digest(), version("transformers"))
+    parts = (*shape, digest_tokenizer(), version("transformers"))
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 

@@ -161,7 +161,7 @@ def retry_transient(
     start, pause = time.monotonic(), _FIRST_PAUSE_S
     while True:
         if error is not None:
-            allowed_s = _PATIENCE_S if _error_mentions(error, _RECOVERING) else patience_s
+            allowed_s = _PATIENCE_S if _mentions_error(error, _RECOVERING) else patience_s
             if not _is_transient(error) or time.monotonic() > start + allowed_s:
                 raise error
             time.sleep(pause)
@@ -176,10 +176,10 @@ def _is_transient(error: Exception) -> bool:
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None)
-    return error.connection_invalidated or state in _REPEATABLE or _error_mentions(error, _AWAY)
+    return error.connection_invalidated or state in _REPEATABLE or _mentions_error(error, _AWAY)
 
 
-def _error_mentions(error: Exception, what: tuple[str, ...]) -> bool:
+def _mentions_error(error: Exception, what: tuple[str, ...]) -> bool:
     return isinstance(error, DBAPIError) and any(words in str(error.orig) for words in what)
 
 

@@ -38,7 +38,7 @@ from stepwell.pool.schema import REVISION
 from stepwell.pool.schema_version import (
     can_be_created,
     create_schema,
-    current_revision,
+    read_revision,
     require_current,
     upgrade,
 )
@@ -282,7 +282,7 @@ class Database:
                 require_current(connection, self.path)
             return
         with self._exclude_other_processes(), self._connect_to_write() as connection:
-            if current_revision(connection) == REVISION:
+            if read_revision(connection) == REVISION:
                 return
             connection.rollback()
             with connection.begin():
@@ -290,7 +290,7 @@ class Database:
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
                 if can_be_created(connection):
                     create_schema(connection)
-                elif current_revision(connection) != REVISION:
+                elif read_revision(connection) != REVISION:
                     upgrade(connection)
 
 

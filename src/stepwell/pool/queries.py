@@ -144,7 +144,7 @@ def _make_summary(
     return TrajectorySummary(
         id=row.id,
         channel=Channel(row.channel),
-        group=_group_name(row),
+        group=_read_group_name(row),
         group_size=row.group_size,
         state=row.state,
         env=row.env,
@@ -163,7 +163,7 @@ def _make_summary(
     )
 
 
-def _group_name(row: Any) -> str:
+def _read_group_name(row: Any) -> str:
     """The group's name; empty for a trajectory in its own group, as in the record."""
     return "" if row.group_name == row.id else str(row.group_name)
 
@@ -265,7 +265,7 @@ def _build_trajectory(
         task=decode_task(row.task),
         steps=[_correct_step(reader.get_step(number), newest.get(number, {})) for number in chosen],
         status=Status(row.status) if row.status else Status.TRUNCATED,
-        group=_group_name(row),
+        group=_read_group_name(row),
         final_state=decode_state(row.final_state),
         error=error,
         timings=timings,

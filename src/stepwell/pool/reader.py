@@ -104,7 +104,7 @@ class PoolReader:
 
     def stats(self) -> PoolStats:
         """Counts of what the pool holds. Reads every trajectory, so do not call it in a loop."""
-        return statistics.compute_stats(self._db, self._blobs_if_any())
+        return statistics.compute_stats(self._db, self._find_blobs())
 
-    def _blobs_if_any(self) -> BlobStore | None:
+    def _find_blobs(self) -> BlobStore | None:
         return None if self._blob_folder is None else self.blobs

@@ -35,7 +35,7 @@ from stepwell.core import (
     TokenAction,
     TokenState,
 )
-from stepwell.core.arrays import IntArray, common_prefix
+from stepwell.core.arrays import IntArray, count_common_prefix
 from stepwell.core.encoding import decode_step, encode_step
 from stepwell.core.errors import EncodingError
 
@@ -125,7 +125,7 @@ def _encode_row(number: int, step: Step, bases: Sequence[PrefixBase]) -> dict[st
 
 def _count_shared(state: TokenState, base: PrefixBase) -> int:
     """How many leading ids can be left out: not all of them, and no part of an image."""
-    shared = min(common_prefix(state.prompt_ids, base.ids), state.prompt_ids.size - 1)
+    shared = min(count_common_prefix(state.prompt_ids, base.ids), state.prompt_ids.size - 1)
     later = [span.start for span in state.images if span.start + span.length > shared]
     shared = min([shared, *later])
     return shared if _select_spans(state.images, shared) == _select_spans(base.images, shared) else 0

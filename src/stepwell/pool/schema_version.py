@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent / "migrations"
 _VERSION = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 
 
-def current_revision(connection: Connection) -> str | None:
+def read_revision(connection: Connection) -> str | None:
     """The revision of the database; None if there is no pool yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
@@ -31,7 +31,7 @@ def current_revision(connection: Connection) -> str | None:
 
 def require_current(connection: Connection, path: Path | None) -> None:
     """Refuse a read-only pool that does not have the current schema."""
-    found = current_revision(connection)
+    found = read_revision(connection)
     if found is None:
         raise ConfigError(f"{path} is not a pool, and it is read-only")
     if found != REVISION:
@@ -61,7 +61,7 @@ def upgrade(connection: Connection, target: str = REVISION) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
-    found = current_revision(connection)
+    found = read_revision(connection)
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if found is not None and found not in known:
         raise ConfigError(

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from stepwell.core import JSON, ImageStore, Outcome, State, Status, Step, Task, Trajectory, new_id
+from stepwell.core import JSON, ImageStore, Outcome, State, Status, Step, Task, Trajectory, make_id
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.pool import curation, files, leases, outcomes, queries, retention, writes
 from stepwell.pool.bulk_insert import add_trajectories
@@ -75,7 +75,7 @@ class Pool(PoolReader):
     def __init__(self, db: Database, blobs: str | Path | None, *, flush_blobs: bool = True) -> None:
         super().__init__(db, blobs, flush_blobs=flush_blobs)
         self._recent = RecentSteps()
-        self._holder = new_id("holder")
+        self._holder = make_id("holder")
 
     # Producers
 
@@ -91,7 +91,7 @@ class Pool(PoolReader):
         tags: Sequence[str] = (),
     ) -> str:
         """Begin a trajectory and return its id. The same id and task again is the same trajectory."""
-        beginning = NewTrajectory(id or new_id("traj"), task, group, group_size, channel, source or {}, tags)
+        beginning = NewTrajectory(id or make_id("traj"), task, group, group_size, channel, source or {}, tags)
         self._db.write(lambda connection: writes.begin_trajectory(self._db, connection, beginning))
         return beginning.id
 
@@ -302,7 +302,7 @@ class Pool(PoolReader):
         """
         return retention.collect_garbage(
             self._db,
-            self._blobs_if_any(),
+            self._find_blobs(),
             max_bytes=max_bytes,
             max_age_s=max_age_s,
             channel=None if channel is None else parse_channel(channel),
@@ -319,7 +319,7 @@ class Pool(PoolReader):
         progress: Callable[[int], None] = lambda num_done: None,
     ) -> int:
         """Write finished trajectories to a file, images to a folder beside it; returns their number."""
-        return files.export_trajectories(self._db, self._blobs_if_any(), Path(path), format, where, progress)
+        return files.export_trajectories(self._db, self._find_blobs(), Path(path), format, where, progress)
 
     def import_(
         self,

@@ -91,14 +91,14 @@ def continue_after(
         head, tail = _split_at(marked, mark)
     except RenderError as error:
         if not reply.tool_calls:
-            return _template_refusal(str(error))
-        return _after_tool_calls(template, ending, prompt_text, before, reply, tools, text)
+            return _refuse_template(str(error))
+        return _extend_after_tool_calls(template, ending, prompt_text, before, reply, tools, text)
     if not _is_same_opening(head, prompt_text, ending.prompt_extra):
-        return _template_refusal(
+        return _refuse_template(
             f"the template rewrites what precedes the sampled turn {_describe_difference(head, prompt_text)}"
         )
     if not _is_same_turn(text, head, tail, reply):
-        return _template_refusal(
+        return _refuse_template(
             "the template rewrites the sampled turn (or what follows it) once later messages come"
         )
     return Continuation(text, tail)
@@ -147,7 +147,7 @@ def _is_same_turn(text: str, head: str, tail: str, reply: Message) -> bool:
     return reply.text.strip() in written if reply.tool_calls else written == reply.text.strip()
 
 
-def _after_tool_calls(
+def _extend_after_tool_calls(
     template: ChatTemplate,
     ending: TurnEnding,
     prompt_text: str,
@@ -160,17 +160,17 @@ def _after_tool_calls(
     turn = template.render_text((*before, reply), tools, prompt=False)
     opening = prompt_text.rstrip()
     if not text.startswith(turn):
-        return _template_refusal(f"the template rewrites earlier turns {_describe_difference(turn, text)}")
+        return _refuse_template(f"the template rewrites earlier turns {_describe_difference(turn, text)}")
     if not turn.startswith(opening) or reply.text.strip() not in turn[len(opening) :]:
-        return _template_refusal(
+        return _refuse_template(
             f"the template rewrites what precedes the sampled turn {_describe_difference(turn, opening)}"
         )
     if not turn.endswith(ending.closing):
-        return _template_refusal("the template closes a turn that calls tools in another way than an answer")
+        return _refuse_template("the template closes a turn that calls tools in another way than an answer")
     return Continuation(text, ending.closing + text[len(turn) :])
 
 
-def _template_refusal(reason: str) -> Refusal:
+def _refuse_template(reason: str) -> Refusal:
     return Refusal(RestartKind.TEMPLATE_REWRITES, reason)
 
 

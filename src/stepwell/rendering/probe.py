@@ -86,10 +86,10 @@ def probe_template(
         "tool calls", None if "horizon" in written_call else "the template leaves out tool calls"
     )
     tool_results = note_problem("tool results", _writes_tool_results(template, tools))
-    extends = note_problem("plain turns", _extension_problem(template, ending, "Blue."))
-    with_thinking = extends and note_problem("thinking", _extension_problem(template, ending, _THINKING))
+    extends = note_problem("plain turns", _find_extension_problem(template, ending, "Blue."))
+    with_thinking = extends and note_problem("thinking", _find_extension_problem(template, ending, _THINKING))
     with_tools = (
-        extends and tools and note_problem("turns with tools", _tool_extension_problem(template, ending))
+        extends and tools and note_problem("turns with tools", _find_tool_extension_problem(template, ending))
     )
     return TemplateReport(
         extends=extends,
@@ -125,20 +125,20 @@ def _writes_tools(template: ChatTemplate) -> str | None:
 
 def _writes_tool_results(template: ChatTemplate, tools: bool) -> str | None:
     try:
-        text = template.render_text(_tool_dialogue(), (_TOOL,) if tools else (), prompt=True)
+        text = template.render_text(_make_tool_dialogue(), (_TOOL,) if tools else (), prompt=True)
     except RenderError as error:
         return str(error)
     return None if "it is blue" in text else "the template leaves out tool results"
 
 
-def _tool_dialogue() -> tuple[Message, ...]:
+def _make_tool_dialogue() -> tuple[Message, ...]:
     calls = Message.assistant("", [_CALL])
     return (Message.user("What color is the sky?"), calls, Message.tool("it is blue", _CALL))
 
 
 def _write_example_call(template: ChatTemplate, tools: Sequence[ToolSchema]) -> str:
     """How the template writes a tool call; empty if it cannot."""
-    asked, calls, _ = _tool_dialogue()
+    asked, calls, _ = _make_tool_dialogue()
     try:
         before = template.render_text((asked,), tools, prompt=False)
         return template.render_text((asked, calls), tools, prompt=False).replace(before, "")
@@ -146,22 +146,22 @@ def _write_example_call(template: ChatTemplate, tools: Sequence[ToolSchema]) -> 
         return ""
 
 
-def _extension_problem(template: ChatTemplate, ending: TurnEnding, answer: str) -> str | None:
+def _find_extension_problem(template: ChatTemplate, ending: TurnEnding, answer: str) -> str | None:
     """Extend a conversation by two answers; None if both extensions are exact."""
     answer = answer if answer.startswith(ending.prompt_extra) else ending.prompt_extra + answer
     turns = [Message.user("What color is the sky?"), Message.assistant(answer), Message.user("And grass?")]
     turns += [Message.assistant(answer), Message.user("Thank you.")]
-    return _first_problem(template, ending, turns, (1, 3))
+    return _find_first_problem(template, ending, turns, (1, 3))
 
 
-def _tool_extension_problem(template: ChatTemplate, ending: TurnEnding) -> str | None:
+def _find_tool_extension_problem(template: ChatTemplate, ending: TurnEnding) -> str | None:
     answer = Message.assistant(ending.prompt_extra + "Blue.")
-    asked, calls, result = _tool_dialogue()
+    asked, calls, result = _make_tool_dialogue()
     turns = [asked, replace(calls, content=ending.prompt_extra), result, answer, Message.user("Thank you.")]
-    return _first_problem(template, ending, turns, (1, 3), (_TOOL,))
+    return _find_first_problem(template, ending, turns, (1, 3), (_TOOL,))
 
 
-def _first_problem(
+def _find_first_problem(
     template: ChatTemplate,
     ending: TurnEnding,
     turns: Sequence[Message],

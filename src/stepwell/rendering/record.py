@@ -101,18 +101,16 @@ class RecordedAction:
             return Refusal(RestartKind.TOOLS_CHANGED, "the tools are not those of the previous turn")
         for index, (old, new) in enumerate(zip(known, messages, strict=False)):
             if old is not new and not _is_same_message(old, new):
-                return _history_refusal(f"message {index} ({old.role}) is not the one of the previous turn")
+                return _refuse_history(f"message {index} ({old.role}) is not the one of the previous turn")
         if len(messages) <= len(known) + 1:
-            return _history_refusal(
-                f"{len(messages)} messages do not go beyond the {len(known) + 1} recorded"
-            )
+            return _refuse_history(f"{len(messages)} messages do not go beyond the {len(known) + 1} recorded")
         reply = messages[len(known)]
         if not (_is_same_message(self.message, reply) or _is_same_message(self.message, reply, prompt_extra)):
             return Refusal(RestartKind.TURN_CHANGED, f"message {len(known)} is not the turn that was sampled")
         return None
 
 
-def _history_refusal(reason: str) -> Refusal:
+def _refuse_history(reason: str) -> Refusal:
     return Refusal(RestartKind.HISTORY_CHANGED, reason)
 
 

@@ -236,7 +236,7 @@ class Renderer:
         self, previous: RecordedAction, new: Sequence[Message], found: Continuation
     ) -> RenderedPrompt:
         tail = self.template.encode_after(found.tail)
-        tail = tail[self._num_sampled_closing(previous.action_ids, tail) :]
+        tail = tail[self._count_sampled_closing(previous.action_ids, tail) :]
         before = previous.ids
         added, images = self._insert_images(tail, new, before.size)
         ids = np.concatenate([before, added])
@@ -253,7 +253,7 @@ class Renderer:
         self.counts.num_extended += 1
         return rendered
 
-    def _num_sampled_closing(self, action_ids: IntArray, tail: Sequence[int]) -> int:
+    def _count_sampled_closing(self, action_ids: IntArray, tail: Sequence[int]) -> int:
         """Number of closing tokens that the engine has already sampled."""
         pairs = zip(tail, self._closing_ids, strict=False)
         closing = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -24,6 +24,7 @@ from stepwell.config.run import RewardConfig
 from stepwell.core import Status, Step, Trajectory
 from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError
+from stepwell.core.renamed import renamed_members
 from stepwell.rewards.judge.prompts import Part
 from stepwell.rewards.parts import select_parts
 from stepwell.rewards.repetition import RepeatedSentence, RepetitionPenalty
@@ -54,6 +55,7 @@ def refuse_batch_settings(judge: JudgeConfig) -> None:
         )
 
 
+@renamed_members(most_repeated="find_most_repeated")
 class BatchJudge:
     """Rewards batches of one agent's trajectories; keeps counts and repeated sentences across batches."""
 
@@ -91,7 +93,7 @@ class BatchJudge:
         penalties = self.repetition.compute_penalties([one.question.said for one in said], scores)
         changed: dict[int, tuple[Step, dict[str, float]]] = {}
         for one, score, penalty in zip(said, scores, penalties, strict=True):
-            _, parts = changed.setdefault(id(one.step), (one.step, dict(_parts_of(one.step))))
+            _, parts = changed.setdefault(id(one.step), (one.step, dict(_get_reward_parts(one.step))))
             if self.endpoint is not None:
                 parts[one.question.part] = getattr(self.weights, one.question.part) * score
             if self.weights.judge.repetition_penalty:
@@ -100,9 +102,9 @@ class BatchJudge:
             self._assign_reward(step, parts)
         return self._collect_metrics(penalties)
 
-    def most_repeated(self) -> list[RepeatedSentence]:
+    def find_most_repeated(self) -> list[RepeatedSentence]:
         """The most repeated sentences and the share of texts that contain them, for a monitor."""
-        return self.repetition.most_repeated()
+        return self.repetition.find_most_repeated()
 
     def state(self) -> dict[str, Any]:
         """The state that later batches depend on, for a checkpoint."""
@@ -155,5 +157,5 @@ def _as_mapping(state: Any) -> Mapping[str, Any]:
     return state if isinstance(state, Mapping) else {}
 
 
-def _parts_of(step: Step) -> Mapping[str, float]:
+def _get_reward_parts(step: Step) -> Mapping[str, float]:
     return step.info.get("parts") or {}  # type: ignore[return-value]

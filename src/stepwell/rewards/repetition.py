@@ -57,7 +57,7 @@ class RepetitionPenalty:
         if len(texts) != len(scores):
             raise InputError(f"scores: {len(scores)} for {len(texts)} texts; give one per text")
         self.count_texts(texts)
-        frequent = {repeated.sentence for repeated in self.most_repeated()}
+        frequent = {repeated.sentence for repeated in self.find_most_repeated()}
         return [
             -self.config.repetition_penalty
             if score < self.config.threshold and not frequent.isdisjoint(split_sentences(text))
@@ -74,7 +74,7 @@ class RepetitionPenalty:
         for text in texts:
             self._counts.update(split_sentences(text))
 
-    def most_repeated(self) -> list[RepeatedSentence]:
+    def find_most_repeated(self) -> list[RepeatedSentence]:
         """The most frequent sentences in order, without those that occur in one text only."""
         found = []
         for sentence, number in self._counts.most_common(self.config.repetition_top):
@@ -93,7 +93,7 @@ class RepetitionPenalty:
 
     def collect_metrics(self) -> dict[str, float]:
         """The share of the most repeated sentence, and the share of sentences that are distinct."""
-        top = self.most_repeated()
+        top = self.find_most_repeated()
         total = sum(self._counts.values())
         return {
             "repetition/top_share": top[0].share if top else 0.0,

@@ -80,10 +80,10 @@ def describe_failure(error: BaseException, base_url: str) -> dict[str, Any]:
     text = str(error)[:MAX_ERROR] if is_told else format_own_lines(error)
     if is_infra_failure(error, base_url):
         return {"status": "infra_error", "error": text}
-    return {"status": "agent_error", "error": text, "failure": _failure_kind(error, base_url)}
+    return {"status": "agent_error", "error": text, "failure": _classify_failure(error, base_url)}
 
 
-def _failure_kind(error: BaseException, base_url: str) -> str:
+def _classify_failure(error: BaseException, base_url: str) -> str:
     """The kind of an exception, one of `FAILURES`."""
     if isinstance(error, ReturnError):
         return "bad_return"

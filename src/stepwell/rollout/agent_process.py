@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.child_process import ChildProcess
-from stepwell.core.process_memory import tree_memory_mb
+from stepwell.core.process_memory import measure_tree_memory_mb
 
 MARKS_BYTES = 16
 STATUSES = ("done", "agent_error", "infra_error")
@@ -118,7 +118,7 @@ class AgentProcess:
 
     def measure_memory_mb(self) -> float:
         """Resident memory of the process and of everything it started."""
-        return tree_memory_mb(self.child.pid)
+        return measure_tree_memory_mb(self.child.pid)
 
     # --- ending ---------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ from stepwell.runs.run_record import (
     check_changes,
     clear_failed_start,
     is_failed_start,
-    new_record,
+    make_record,
     read_record,
 )
 from stepwell.training.checkpoint import Checkpoint, find_latest_checkpoint
@@ -79,7 +79,7 @@ def train(
         config = RunConfig() if resume is None else _read_config(resume)
     config = place_policy(config)
     set_numerics(config.num_threads)
-    folder = new_folder(config) if resume is None else resume
+    folder = make_run_folder(config) if resume is None else resume
     with hold_run_folder(folder):
         loop, saved, notes = _start_fresh(config, folder) if resume is None else _resume_run(config, folder)
         info = replace(_describe_run(loop, saved, is_resumed=resume is not None), expected_s=expected_s)
@@ -95,7 +95,7 @@ def _start_fresh(config: RunConfig, folder: Path) -> tuple[TrainingLoop, None, l
     """A fresh run, ready to start; if that fails, nothing is left behind."""
     try:
         clear_failed_start(folder)
-        record = new_record(folder, config)
+        record = make_record(folder, config)
         loop = _build_loop(config, folder, record)
         atomic_write(folder / "config.toml", dump_config(config))
         record.write(folder)
@@ -188,7 +188,7 @@ def raise_if_interrupted(folder: Path) -> None:
         raise Terminated if summary.interrupted_by == "SIGTERM" else KeyboardInterrupt
 
 
-def new_folder(config: RunConfig) -> Path:
+def make_run_folder(config: RunConfig) -> Path:
     """Make the folder of a fresh run. Runs that start in the same second get folders of their own."""
     if not config.name:
         return _make_unnamed_folder(config)

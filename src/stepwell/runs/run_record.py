@@ -23,7 +23,7 @@ from stepwell.config.changing import MEASURES, Change, find_changes, require_sou
 from stepwell.config.run import RunConfig
 from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.monitors import jsonl
 from stepwell.runs.run_lock import LOCK_FILE
 
@@ -60,16 +60,16 @@ class RunRecord:
         atomic_write(folder / FILE_NAME, json.dumps(asdict(self), indent=1) + "\n")
 
 
-def new_record(folder: Path, config: RunConfig) -> RunRecord:
+def make_record(folder: Path, config: RunConfig) -> RunRecord:
     """The record of a fresh run."""
-    return RunRecord(new_id("run"), folder.resolve().name, config.model_dump(mode="json"))
+    return RunRecord(make_id("run"), folder.resolve().name, config.model_dump(mode="json"))
 
 
 def read_record(folder: Path, config: RunConfig) -> RunRecord:
     """The record of a run; an older run without the file gets one from its name and settings."""
     path = folder / FILE_NAME
     if not path.exists():
-        record = new_record(folder, config)
+        record = make_record(folder, config)
         record.name = config.name or record.name
         return record
     try:

@@ -24,7 +24,7 @@ _HASH = re.compile(r"b2:([0-9a-f]{32}):([0-9a-f]{64})")
 _RELOAD_INTERVAL_S = 1.0
 
 
-def new_key(name: str) -> str:
+def create_key(name: str) -> str:
     """Create a key for `name`."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"key name {name!r} must be 1 to 64 letters, digits or '-'")

@@ -36,7 +36,7 @@ from stepwell.core import EncodingError, StepwellError, WorkerError
 from stepwell.core.child_process import limit_threads
 from stepwell.core.fork_server import MODEL_MODULES
 from stepwell.core.frames import Frame, decode, to_bytes
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.envs.codecs import pack_error
 from stepwell.envs.registry import ENVS
 from stepwell.services.access_log import AccessLog
@@ -127,7 +127,7 @@ class WorkerHost:
             raise ServiceError(
                 ErrorKind.UNAVAILABLE, f"the host runs {len(self._workers)} workers already (max_workers)"
             )
-        id = new_id("worker")
+        id = make_id("worker")
         self._workers[id] = HostedWorker(id, owner, name, device)
         return self._workers[id]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepwell.config.study import PlannedRun
-from stepwell.core.statistics import SEED_SPREAD, detectable_difference
+from stepwell.core.statistics import SEED_SPREAD, compute_detectable_difference
 from stepwell.studies.results import Results, Row
 
 
@@ -26,7 +26,10 @@ def describe_power(runs: Sequence[PlannedRun]) -> list[str]:
         held_out = min((run.config.eval for run in mine), key=lambda e: e.num_tasks * e.samples_per_task)
         size = (num_seeds, held_out.num_tasks, held_out.samples_per_task)
         size_text = f"{env}: {size[0]} seeds × {size[1]} held-out tasks × {size[2]} attempts"
-        smallest, floor = detectable_difference(*size), detectable_difference(*size, seed_spread=0.0)
+        smallest, floor = (
+            compute_detectable_difference(*size),
+            compute_detectable_difference(*size, seed_spread=0.0),
+        )
         if smallest is None or floor is None or smallest >= 1:
             sentences.append(f"{size_text}: no difference between methods can be told from chance")
             continue

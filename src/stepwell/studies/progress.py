@@ -47,7 +47,7 @@ class StudyProgress:
         self._done += not ended.problem and not status
         count = f"{self._done}/{self._total}"
         what = f"failed: {ended.problem}" if ended.problem else status or figures
-        self.say(f"{format_duration(self._elapsed_s()):>8}  {count:>7}  {ended.run.name}  {what}")
+        self.say(f"{format_duration(self._measure_elapsed_s()):>8}  {count:>7}  {ended.run.name}  {what}")
 
     def tick(self, workers: Sequence[RunWorker]) -> None:
         """Show the runs under way, if it is time for that."""
@@ -61,21 +61,23 @@ class StudyProgress:
         views = "; ".join(
             f"{w.run.name} {_describe_view(read_progress(w.folder, w.run.config))}" for w in workers
         )
-        self.say(f"{format_duration(self._elapsed_s()):>8}  {self._done}/{self._total}  running: {views}")
+        self.say(
+            f"{format_duration(self._measure_elapsed_s()):>8}  {self._done}/{self._total}  running: {views}"
+        )
 
     def close(self) -> None:
         if self._live is not None:
             self._live.update("", refresh=True)
             self._live.stop()
 
-    def _elapsed_s(self) -> float:
+    def _measure_elapsed_s(self) -> float:
         return time.monotonic() - self._began
 
     def _make_table(self, workers: Sequence[RunWorker]) -> Table:
         left = self._total - self._done - self._failed - len(workers)
         failed = f", {self._failed} failed" if self._failed else ""
         counts = f"{self._done} of {self._total} runs done{failed}, {max(left, 0)} waiting"
-        title = f"{counts}, {format_duration(self._elapsed_s())}"
+        title = f"{counts}, {format_duration(self._measure_elapsed_s())}"
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for name in ("run", "phase", "done", "held-out"):
             table.add_column(name, justify="right" if name == "done" else "left")

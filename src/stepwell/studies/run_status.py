@@ -12,7 +12,7 @@ ERROR_FILE = "error.txt"
 ELSEWHERE_FILE = "elsewhere.json"
 
 
-def todo_file(folder: Path) -> Path:
+def get_todo_path(folder: Path) -> Path:
     """While this file exists a run is not done, even if its training has ended."""
     return folder.parent / f"{folder.name}.todo"
 
@@ -20,7 +20,7 @@ def todo_file(folder: Path) -> Path:
 def read_status(folder: Path) -> str:
     """The status of a run, from its folder alone: one of `DONE`, `failed`, `unfinished` or `waiting`."""
     summary = read_whole_summary(folder)
-    if summary is not None and summary.status in DONE and not todo_file(folder).exists():
+    if summary is not None and summary.status in DONE and not get_todo_path(folder).exists():
         return summary.status
     if (folder / ERROR_FILE).exists():
         return "failed"

@@ -130,7 +130,7 @@ def run_study(
     _check_runs([run for run in chosen_runs if restart or not (folder / "runs" / run.name).exists()])
     cluster = None if address is None else _open_cluster(address, threads, chosen_runs)
     threads = threads if cluster is None else cluster.num_threads
-    num_cores = _num_cores() if cluster is None else cluster.num_places
+    num_cores = _count_cores() if cluster is None else cluster.num_places
     size = max(1, min(workers or num_cores, len(chosen_runs)))
     threads = threads or max(1, num_cores // size)
     with lock_folder(folder, console) as lock:
@@ -366,12 +366,12 @@ def _check_place(place: str, config: RunConfig) -> None:
 
     components = Components(config)
     try:
-        components.held_out_tasks(1)
+        components.list_held_out_tasks(1)
     except StepwellError as error:
         raise ConfigError(f"elsewhere.{place}: {error}") from error
     finally:
         components.close()
 
 
-def _num_cores() -> int:
+def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

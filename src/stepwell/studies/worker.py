@@ -26,7 +26,14 @@ from typing import Any
 
 from stepwell.core.child_process import call_when_parent_ends, read_first_line
 from stepwell.runs.interrupts import count_signals
-from stepwell.studies.run_status import DONE, ELSEWHERE_FILE, ERROR_FILE, has_ended, read_status, todo_file
+from stepwell.studies.run_status import (
+    DONE,
+    ELSEWHERE_FILE,
+    ERROR_FILE,
+    get_todo_path,
+    has_ended,
+    read_status,
+)
 
 
 def main() -> int:
@@ -41,8 +48,8 @@ def main() -> int:
         if error_file.exists():
             error_file.unlink()
         if job["elsewhere"]:
-            todo_file(folder).parent.mkdir(parents=True, exist_ok=True)
-            todo_file(folder).touch()
+            get_todo_path(folder).parent.mkdir(parents=True, exist_ok=True)
+            get_todo_path(folder).touch()
         _train_run(job["config"], folder)
         _evaluate_elsewhere(folder, job["elsewhere"])
         _remove_checkpoints(folder, job["keep"])
@@ -90,7 +97,7 @@ def _evaluate_elsewhere(folder: Path, configs: dict[str, Any]) -> None:
         report = evaluate_run(last.path, RunConfig.model_validate(values))
         found[name] = report.result.success
     atomic_write(folder / ELSEWHERE_FILE, json.dumps(found) + "\n")
-    todo_file(folder).unlink()
+    get_todo_path(folder).unlink()
 
 
 def _remove_checkpoints(folder: Path, keep: str) -> None:

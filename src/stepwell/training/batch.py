@@ -74,7 +74,7 @@ class TrajectoryMinibatch:
     @cached_property
     def packed(self) -> Packed | PackedArrays:
         """Every step, then one step without an action for each state after a truncation."""
-        cuts = [self._without_action(state) for state in self._final_states.values()]
+        cuts = [self._drop_action(state) for state in self._final_states.values()]
         if self._is_robot:
             return pack_arrays([*self.steps, *cuts], micro_batch=self.micro_batch, seed=self.seed)
         return pack(
@@ -101,7 +101,7 @@ class TrajectoryMinibatch:
     @cached_property
     def first_states(self) -> Packed | PackedArrays:
         """The first state of every trajectory, as steps without an action: what an instruction is read in."""
-        firsts = [self._without_action(trajectory.steps[0].state) for trajectory in self.trajectories]
+        firsts = [self._drop_action(trajectory.steps[0].state) for trajectory in self.trajectories]
         if self._is_robot:
             return pack_arrays(firsts, micro_batch=self.micro_batch)
         return pack(firsts, token_budget=self.token_budget, min_run=MIN_RUN)
@@ -208,7 +208,7 @@ class TrajectoryMinibatch:
     def _is_robot(self) -> bool:
         return isinstance(self.steps[0].state, ArrayState)
 
-    def _without_action(self, state: State) -> Step:
+    def _drop_action(self, state: State) -> Step:
         nothing = _NO_ACTIONS if self._is_robot else _NO_TOKENS
         return Step(state, nothing, behavior_logprobs=_NO_LOGPROBS)
 

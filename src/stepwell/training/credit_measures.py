@@ -39,11 +39,11 @@ def measure_credit(timeline: Timeline, credit: CreditResult, values: Tensor | No
     chosen += [(name, mine[step]) for name, mine in _select_steps(place)]
     for name, mine in chosen:
         if bool(mine.any()):
-            found[f"explained/{name}"] = explained_variance(values[mine], credit.value_targets[mine])
+            found[f"explained/{name}"] = compute_explained_variance(values[mine], credit.value_targets[mine])
     return found
 
 
-def explained_variance(values: Tensor, targets: Tensor) -> Tensor:
+def compute_explained_variance(values: Tensor, targets: Tensor) -> Tensor:
     """The share of the targets' variance that the critic explains; 0 if they do not vary."""
     spread = targets.var(unbiased=False)
     left = (targets - values).var(unbiased=False)

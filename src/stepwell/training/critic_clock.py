@@ -10,7 +10,7 @@ before the actor's backward pass begins, so the two hooks enclose its share.
 
 Only a critic with its own backbone has its own passes. On a GPU the marks are events in the
 stream, read once at the end: nothing waits for the device in between. Hooks exist only inside
-`time_critic`, so a policy can be copied and sent without them.
+`measure_critic_time`, so a policy can be copied and sent without them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stepwell.policies.critic import CriticModel
 
 
 @contextmanager
-def time_critic(critic: Any, device: torch.device) -> Iterator[CriticClock]:
+def measure_critic_time(critic: Any, device: torch.device) -> Iterator[CriticClock]:
     """Time the passes of an own critic inside this context; a shared critic is not measured."""
     clock, hooks = CriticClock(is_cuda=device.type == "cuda"), []
     if isinstance(critic, CriticModel) and critic.backbone is not None:

@@ -83,7 +83,7 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     """Approximate U Vᵀ of a matrix U S Vᵀ by Newton-Schulz iterations: all singular values come near 1."""
     linear, cubic, quintic = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
-    wide = (matrix.mT if is_tall else matrix).to(working_dtype(matrix))
+    wide = (matrix.mT if is_tall else matrix).to(choose_dtype(matrix))
     wide = wide / wide.norm().clamp(min=_TINY)
     for _ in range(NUM_ITERATIONS):
         gram = wide @ wide.mT
@@ -92,7 +92,7 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     return (wide.mT if is_tall else wide).to(matrix.dtype)
 
 
-def working_dtype(matrix: Tensor) -> torch.dtype:
+def choose_dtype(matrix: Tensor) -> torch.dtype:
     """The precision in which a matrix is orthogonalised on its device."""
     if matrix.device.type == "cuda" and _has_bfloat16_units(matrix.device.index or 0):
         return torch.bfloat16

@@ -158,10 +158,10 @@ class Objective:
         assert outputs.logprobs is not None
         metrics: Metrics = {}
         if self.trains_policy:
-            loss, metrics = self._policy_loss(outputs.logprobs, part)
+            loss, metrics = self._compute_policy_loss(outputs.logprobs, part)
         else:
             loss = 0.0 * outputs.logprobs.sum()
-        terms = (self._value_loss, self._kl_loss, self._entropy_term)
+        terms = (self._compute_value_loss, self._compute_kl_loss, self._compute_entropy_term)
         for term in terms if self.trains_policy else terms[:1]:
             extra, more = term(outputs, part)
             metrics |= more
@@ -178,7 +178,7 @@ class Objective:
         change = (logprobs - start.to(logprobs.dtype)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         return {"update_kl": (torch.expm1(change) - change).mean()}
 
-    def _policy_loss(self, logprobs: Tensor, part: ObjectivePart) -> tuple[Tensor, Metrics]:
+    def _compute_policy_loss(self, logprobs: Tensor, part: ObjectivePart) -> tuple[Tensor, Metrics]:
         if selects_nothing(self.loss_mask):
             return 0.0 * logprobs.sum(), {"loss/policy": logprobs.new_zeros(())}
         inputs = self._build_inputs(logprobs, part, self.loss_mask)
@@ -268,7 +268,7 @@ class Objective:
             "parity/max": gaps.max_abs,
             "parity/mean": gaps.mean_abs,
             "parity/typical_mean": gaps.typical_mean,
-            "parity/quantile_99": gaps.typical_quantile(0.99),
+            "parity/quantile_99": gaps.compute_typical_quantile(0.99),
         }
         return {name: torch.tensor(value, device=policy.device) for name, value in figures.items()}
 
@@ -320,7 +320,7 @@ class Objective:
         """[trajectory]: targets of the critic of instructions, after the first pass."""
         return None if self._credit is None else self._credit.instruction_targets
 
-    def _value_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
+    def _compute_value_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
         value, whole = self.recipe.value, self._taught_sites
         if value is None or whole is None or not len(whole):
             return None, {}
@@ -349,7 +349,7 @@ class Objective:
         taught = self.minibatch.taught
         return sites if taught is None else sites.keep_sites(taught[sites.sites[:, 0]])
 
-    def _kl_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
+    def _compute_kl_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
         kl, ref = self.recipe.kl, part.select_tokens(self.ref_logprobs)
         if kl is None or ref is None or selects_nothing(self._minibatch_mask):
             return None, {}
@@ -373,7 +373,7 @@ class Objective:
         chosen: Aggregate = self.recipe.loss.kwargs.get("aggregate", "token_mean")
         return chosen
 
-    def _entropy_term(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
+    def _compute_entropy_term(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
         if outputs.entropies is None or selects_nothing(self._minibatch_mask):
             return None, {}
         bonus, metrics = entropy_bonus(

@@ -29,7 +29,7 @@ FOLDER = "shards"
 
 def save_shards(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write this rank's part of `state`, in which parts of a whole are DTensors."""
-    with _without_warnings():
+    with _ignore_warnings():
         save(dict(state), checkpoint_id=str(path), no_dist=not dist.is_initialized())
 
 
@@ -53,13 +53,13 @@ def load_shards(
         is_scalar = len(described.size) == 0 and own.ndim > 0
         state[label] = torch.zeros((), dtype=dtype) if is_scalar else torch.zeros_like(own, dtype=dtype)
     seen = {label: x if view_sharded is None else view_sharded(label, x) for label, x in state.items()}
-    with _without_warnings():
+    with _ignore_warnings():
         load(seen, storage_reader=reader, no_dist=not dist.is_initialized())
     return state
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
+def _ignore_warnings() -> Iterator[None]:
     """Without torch's remarks on processes that save alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

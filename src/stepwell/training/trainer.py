@@ -42,7 +42,7 @@ from stepwell.pool.credit_records import CreditRecord
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import split_trajectories
 from stepwell.training.credit_collection import collect_credit
-from stepwell.training.critic_clock import time_critic
+from stepwell.training.critic_clock import measure_critic_time
 from stepwell.training.critics import (
     check_frozen_start,
     prepare_critics,
@@ -205,7 +205,7 @@ class Trainer:
             seen: list[dict[str, Tensor]] = []
             is_cut = len(objectives) > 1 or self._runs_in_parts(objectives[0])
             steps = [step for minibatch in minibatches for step in minibatch.steps]
-            with time_critic(self.policy.critic, self.policy.device) as clock:
+            with measure_critic_time(self.policy.critic, self.policy.device) as clock:
                 start = self._compute_credit(objectives) if is_cut else {}
                 planned = objectives * self.config.update_epochs
                 for objective in planned:

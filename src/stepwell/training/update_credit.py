@@ -21,7 +21,7 @@ from stepwell.algos import Timeline
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import load_function
 from stepwell.algos.recipes import Recipe
-from stepwell.training.credit_measures import explained_variance, measure_credit
+from stepwell.training.credit_measures import compute_explained_variance, measure_credit
 
 _LABELS = ("groups", "anchors")
 
@@ -43,7 +43,7 @@ def compute_update_credit(
     metrics, values = {}, None
     if credit.value_targets is not None and credit.value_sites is not None:
         values = read_values_at(whole, credit.value_sites)
-        metrics["explained_variance"] = explained_variance(values, credit.value_targets)
+        metrics["explained_variance"] = compute_explained_variance(values, credit.value_targets)
     if in_detail:
         metrics |= measure_credit(whole, credit, values)
     credit = credit.whiten_advantages(recipe.whiten) if recipe.whiten else credit

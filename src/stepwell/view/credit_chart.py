@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stepwell.monitors.axes import find_extent, format_ticks, nice_range, nice_ticks
+from stepwell.monitors.axes import choose_ticks, find_extent, format_ticks, round_range
 from stepwell.monitors.svg import (
     GRID,
     escape_text,
@@ -27,7 +27,7 @@ def draw_credit_chart(rows: Sequence[StepCredit], width: int = 860) -> str:
     extent = find_extent([0.0, *(height for _, height in values + advantages)])
     if len(rows) < 2 or extent is None or not values + advantages:
         return ""
-    low, high = nice_range(*extent, count=4)
+    low, high = round_range(*extent, count=4)
     bottom, column = _HEIGHT - _BOTTOM, (width - _LEFT - _RIGHT) / len(rows)
 
     def find_x(index: int) -> float:
@@ -62,7 +62,7 @@ def draw_credit_chart(rows: Sequence[StepCredit], width: int = 860) -> str:
 
 
 def _draw_grid(low: float, high: float, width: int, find_y: Callable[[float], float]) -> list[str]:
-    ticks = nice_ticks(low, high, 4)
+    ticks = choose_ticks(low, high, 4)
     parts = []
     for tick, label in zip(ticks, format_ticks(ticks), strict=True):
         y = find_y(tick)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import ArrayAction, ArrayState, Step, TextAction, TextState, TokenAction, TokenState
-from stepwell.core.arrays import AnyArray, IntArray, common_prefix
+from stepwell.core.arrays import AnyArray, IntArray, count_common_prefix
 from stepwell.core.errors import StepwellError
 from stepwell.pool import Filter, Pool, StoredTrajectory, TrajectorySummary
 from stepwell.pool.credit_records import CreditRecord, StepCredit, list_step_credit
@@ -131,7 +131,7 @@ def _show_steps(
     for i, step in enumerate(steps):
         shared = 0
         if isinstance(step.state, TokenState):
-            shared = common_prefix(before, step.state.prompt_ids)
+            shared = count_common_prefix(before, step.state.prompt_ids)
             assert isinstance(step.action, TokenAction)
             before = np.concatenate([step.state.prompt_ids, step.action.action_ids])
         credit = rows[i] if i < len(rows) else None

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepwell.core import Step, TokenAction, TokenState, Trajectory
 from stepwell.core.arrays import AnyArray
-from stepwell.monitors.axes import format_ticks, nice_ticks
+from stepwell.monitors.axes import choose_ticks, format_ticks
 from stepwell.monitors.svg import PAPER, escape_text, get_color, make_element, make_svg, make_text
 from stepwell.packing.tree import count_shared_lengths, sort_sequences
 
@@ -93,7 +93,7 @@ def draw_batch_tree(tree: BatchTree, width: int = 860) -> str:
                 style=f"fill:{get_color(color)};opacity:{strength:.2f};stroke:{PAPER};stroke-width:.7",
             )
         )
-    ticks = nice_ticks(0, longest, 8, whole=True)
+    ticks = choose_ticks(0, longest, 8, whole=True)
     for tick, label in zip(ticks, format_ticks(ticks), strict=True):
         parts.append(
             make_text(_LEFT + tick * scale, bottom + 16, label, anchor="middle" if tick else "start")

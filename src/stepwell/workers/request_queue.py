@@ -164,7 +164,7 @@ class RequestQueue:
             self._timer = None
         free = self._list_free()
         queues = [target.queue for target in free if target.queue.num_waiting]
-        deadlines = [queue.next_deadline() for queue in (self._shared, *queues)]
+        deadlines = [queue.get_deadline() for queue in (self._shared, *queues)]
         later = [at for at in deadlines if at is not None and at > now]
         if later and free:
             self._timer = loop.call_at(min(later), self._send_due_batches)

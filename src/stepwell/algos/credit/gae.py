@@ -18,4 +18,4 @@ def gae(
 ) -> Tensor:
     """[item] advantages of items whose segments end in states worth `final`."""
     deltas = rewards + gamma * segments.shift(values, final) - values
-    return segments.discounted_sum(deltas, gamma * lam)
+    return segments.sum_discounted(deltas, gamma * lam)

@@ -26,7 +26,7 @@ def gigpo(
     check_not_negative("omega", omega)
     check_positive("eps", eps)
     episode = subtract_group_mean(tl.returns, tl.read_group_labels(), normalize_std=normalize_std, eps=eps)
-    step_returns = tl.steps_by_trajectory.discounted_sum(tl.rewards, gamma)
+    step_returns = tl.steps_by_trajectory.sum_discounted(tl.rewards, gamma)
     step = subtract_group_mean(step_returns, _label_cells(tl), normalize_std=normalize_std, eps=eps)
     return CreditResult.of_steps(tl, tl.trajectories_to_steps(episode) + omega * step)
 

@@ -33,4 +33,4 @@ def reinforce_pp(
         advantages = whiten(tl.tokens_by_trajectory.expand(relative))
         return CreditResult(tl, advantages, step_advantages=advantages[tl.tokens_by_step.first])
     rewards = tl.tokens_by_step.at_last(tl.rewards) + tl.read_token_rewards()
-    return CreditResult(tl, whiten(tl.tokens_by_trajectory.discounted_sum(rewards, gamma)))
+    return CreditResult(tl, whiten(tl.tokens_by_trajectory.sum_discounted(rewards, gamma)))

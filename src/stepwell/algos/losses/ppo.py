@@ -55,18 +55,18 @@ def ppo_loss(
     terms = -torch.minimum(w * advantages, w.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
     metrics: Metrics = {}
     if inputs.proximal_logprobs is not None:
-        correction = exp_clamped(reduction.unit_mean(old - behavior, ratio))
+        correction = clamp_exp(reduction.average_by_unit(old - behavior, ratio))
         terms = terms * correction.clamp(max=correction_cap)
         metrics["correction_mean"] = weights @ correction
         metrics["correction_capped_fraction"] = weights @ (correction > correction_cap).to(weights)
-    loss = weights @ reduction.unit_mean(terms, ratio)
+    loss = weights @ reduction.average_by_unit(terms, ratio)
 
     with torch.no_grad():
         clipped = _find_clipped(w, advantages, clip_low, clip_high)
         log_w = inputs.policy_logprobs - behavior
         metrics["ratio_mean"] = weights @ w
         metrics["clip_fraction"] = weights @ clipped.to(weights)
-        metrics["approx_kl"] = weights @ (exp_clamped(log_w) - 1.0 - log_w)
+        metrics["approx_kl"] = weights @ (clamp_exp(log_w) - 1.0 - log_w)
         metrics["advantage_mean"] = weights @ advantages
     return loss, metrics
 
@@ -85,12 +85,12 @@ def _read_old(inputs: LossInputs) -> Tensor:
 
 
 def _compute_ratios(inputs: LossInputs, old: Tensor, ratio: Unit) -> Tensor:
-    return exp_clamped(inputs.reduction.unit_mean(inputs.policy_logprobs - old, ratio))
+    return clamp_exp(inputs.reduction.average_by_unit(inputs.policy_logprobs - old, ratio))
 
 
 def _find_clipped(w: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> Tensor:
     return torch.where(advantages > 0, w > 1.0 + clip_high, w < 1.0 - clip_low) & (advantages != 0)
 
 
-def exp_clamped(log_ratio: Tensor) -> Tensor:
+def clamp_exp(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()

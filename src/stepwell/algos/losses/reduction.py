@@ -130,7 +130,7 @@ class Reduction:
         """[token]: x where trained, 0 elsewhere."""
         return x if self.loss_mask is None else torch.where(self.loss_mask, x, 0.0)
 
-    def unit_mean(self, x: Tensor, unit: Unit) -> Tensor:
+    def average_by_unit(self, x: Tensor, unit: Unit) -> Tensor:
         """[token] -> [token]: the mean of x over the trained tokens of the unit each token is in."""
         if unit == "token":
             return x

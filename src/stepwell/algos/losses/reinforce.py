@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stepwell.algos.declarations import loss
 from stepwell.algos.losses.inputs import LossInputs, Metrics
-from stepwell.algos.losses.ppo import exp_clamped
+from stepwell.algos.losses.ppo import clamp_exp
 from stepwell.algos.scalar_checks import check_positive
 
 
@@ -24,7 +24,7 @@ def reinforce_loss(inputs: LossInputs, *, correction_cap: float = 2.0) -> tuple[
     terms = advantages * inputs.policy_logprobs
     metrics: Metrics = {}
     if inputs.proximal_logprobs is not None:
-        correction = exp_clamped(inputs.read_proximal() - inputs.read_behavior()).detach()
+        correction = clamp_exp(inputs.read_proximal() - inputs.read_behavior()).detach()
         terms = terms * correction.clamp(max=correction_cap)
         metrics["correction_mean"] = weights @ correction
         metrics["correction_capped_fraction"] = weights @ (correction > correction_cap).to(weights)

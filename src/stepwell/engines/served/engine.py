@@ -31,7 +31,7 @@ import numpy as np
 
 from stepwell.config.engine import EngineConfig, RemoteEngineConfig
 from stepwell.core.errors import ConfigError, EngineError, ServerLostError, StepwellError, WeightsError
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.served.dialect import ServerDialect, find_model_name
@@ -80,7 +80,7 @@ class ServedEngine:
         own = config.server.weights_folder
         self._files = WeightFolder(Path(own or folder), None if source is None else Path(source))
         self._dialect = DIALECTS[config.backend]()
-        self._token = new_id("w").rpartition("_")[2][-12:]
+        self._token = make_id("w").rpartition("_")[2][-12:]
         self._seeds = np.random.default_rng(config.seed)
         self._published: PublishedWeights | None = None
         self._fingerprint = ""
@@ -138,7 +138,7 @@ class ServedEngine:
             copy_weights(self.model, check_weights(self.model, read_weights(source)))
             label = f"{LABEL}{self._token}-{version}"
             if self._published is not None and self._published.label == label:
-                label = f"{label}-{new_id('w')[-6:]}"  # the same version again, such as after a warm start
+                label = f"{label}-{make_id('w')[-6:]}"  # the same version again, such as after a warm start
             if self.config.server.weight_transfer == "folder":
                 folder, fingerprint = self._files.write_model(self.model, label)
                 published = PublishedWeights(version, label, folder)

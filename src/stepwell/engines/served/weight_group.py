@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import torch
 
 from stepwell.core.errors import ConfigError, EngineError, ServerLostError, StepwellError, WeightsError
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.engines.served.vllm_worker import dist, find_own_address, join_group, plan_buckets
 from stepwell.engines.server_client import ServerClient
 
@@ -70,7 +70,7 @@ class WeightGroup:
         if self._group is not None and all(row["group"] == self._name for row in found):
             return
         self.close()
-        name, size = new_id("g"), len(found) + 1
+        name, size = make_id("g"), len(found) + 1
         wait = timedelta(seconds=self._timeout_s)
         parts = urlsplit(self._client.base_url)
         port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -86,10 +86,10 @@ class WeightProbe:
         """Raise `WeightsError` if a server's logprobs of the fixed tokens did not move with the model's."""
         assert self._new is not None
         missing = np.concatenate([np.asarray(row, np.float64) for row in scores]) - self._new
-        rest = _root_mean_square(missing)
+        rest = _compute_root_mean_square(missing)
         rounding = max(self._rounding.get(server, 0.0), LEAST_ROUNDING.get(self._dtype, 1e-3))
         if self._old is not None and server in self._rounding:
-            moved = _root_mean_square(self._new - self._old)
+            moved = _compute_root_mean_square(self._new - self._old)
             if not rest <= ROUNDING_FACTOR * rounding + MOST_MISSING * moved:
                 raise WeightsError(
                     f"{server} has stale or torn weights: its logprobs of fixed tokens are {rest:.3g} from "
@@ -107,5 +107,5 @@ class WeightProbe:
         return chosen.double().cpu().numpy()
 
 
-def _root_mean_square(values: FloatArray) -> float:
+def _compute_root_mean_square(values: FloatArray) -> float:
     return float(np.sqrt(np.mean(np.square(values))))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from stepwell.core import Task, TaskRelation
 from stepwell.envs.courier.options import CourierOptions
 from stepwell.envs.courier.town import Delivery, Town, count_actions
-from stepwell.envs.grid import neighbour_table
+from stepwell.envs.grid import make_neighbour_table
 
 MAX_DRAWS = 30
 
@@ -48,7 +48,7 @@ def count_needed(town: Town) -> int:
 
 def _move_thing(town: Town, rng: random.Random) -> Town:
     """The town with its start, its parcel or its door one block further."""
-    near = neighbour_table(town.num_rows, town.num_columns)
+    near = make_neighbour_table(town.num_rows, town.num_columns)
     thing = rng.randrange(3)
     if thing == 0:
         return replace(town, start=rng.choice(near[town.start]))

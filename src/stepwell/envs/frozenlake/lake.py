@@ -16,7 +16,7 @@ import numpy as np
 
 from stepwell.core import JSON, ConfigError, InputError, Task
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
-from stepwell.envs.grid import MAX_SIDE, Cell, find_distance, find_distances, move_table, neighbour_table
+from stepwell.envs.grid import MAX_SIDE, Cell, find_distance, find_distances, make_neighbour_table, move_table
 
 ICE, HOLE = "_", "O"
 RING = ("Left", "Down", "Right", "Up")  # the sides of a move are its neighbours in this ring
@@ -75,7 +75,7 @@ class Lake:
 def make_task(name: str, options: FrozenLakeOptions, seed: int) -> Task:
     """The board of a seed, as a task."""
     size = options.size
-    neighbours = neighbour_table(size, size)
+    neighbours = make_neighbour_table(size, size)
     rng = random.Random(seed)
     chance = rng.random
     for _ in range(MAX_DRAWS):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from stepwell.core import JSON, Task, TaskRelation
 from stepwell.envs.frozenlake.lake import HOLE, ICE, Lake
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
-from stepwell.envs.grid import find_distance, neighbour_table
+from stepwell.envs.grid import find_distance, make_neighbour_table
 
 MAX_DRAWS = 20
 
@@ -31,7 +31,7 @@ class Board(NamedTuple):
 
     def count_moves(self) -> int:
         """Moves of a shortest way; -1 if there is none."""
-        neighbours = neighbour_table(len(self.holes) // self.num_columns, self.num_columns)
+        neighbours = make_neighbour_table(len(self.holes) // self.num_columns, self.num_columns)
         return find_distance(neighbours, list(self.holes), self.start, self.goal)
 
 
@@ -81,7 +81,7 @@ def _set_hole(board: Board, place: int, is_hole: bool) -> Board:
 
 
 def _move_start(board: Board, rng: random.Random) -> Board:
-    neighbours = neighbour_table(len(board.holes) // board.num_columns, board.num_columns)[board.start]
+    neighbours = make_neighbour_table(len(board.holes) // board.num_columns, board.num_columns)[board.start]
     free = [place for place in neighbours if not board.holes[place] and place != board.goal]
     return board._replace(start=rng.choice(free)) if free else board
 

@@ -35,7 +35,7 @@ class ExplorerNotes:
         if state.here < 0:
             return
         self.opened = self.opened & ~(1 << state.here) | (state.opened & 1 << state.here)
-        if house.within_reach(state):
+        if house.is_within_reach(state):
             self.looked.add(state.here)
         for thing in house.list_visible(state):
             self.at[thing], self.marks[thing] = state.here, state.marks[thing]

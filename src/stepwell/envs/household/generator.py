@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from stepwell.core import JSON, ConfigError, InputError, Split, Task, content_hash
+from stepwell.core import JSON, ConfigError, InputError, Split, Task, hash_content
 from stepwell.envs.fixed_splits import assign_split
 from stepwell.envs.household.catalogue import CATALOGUES, FAMILIES, TREATMENTS, Catalogue, Family
 from stepwell.envs.household.goals import HouseholdGoal, is_goal_met, write_instruction
@@ -258,4 +258,4 @@ def _make_content(
 
 def _hash_to_share(value: JSON | list[Any]) -> float:
     """A number from 0 to 1 that depends only on a value."""
-    return int(content_hash(value)[:12], 16) / 16**12
+    return int(hash_content(value)[:12], 16) / 16**12

@@ -93,14 +93,14 @@ class House:
     def _to_bits(kinds: Sequence[str], chosen: Sequence[str] | frozenset[str]) -> int:
         return sum(1 << place for place, kind in enumerate(kinds) if kind in chosen)
 
-    def within_reach(self, state: State) -> bool:
+    def is_within_reach(self, state: State) -> bool:
         """Whether the contents of the current place can be seen and touched."""
         here = state.here
         return here >= 0 and not (self.has_door & ~state.opened) >> here & 1
 
     def list_visible(self, state: State) -> list[int]:
         """The things within reach."""
-        if not self.within_reach(state):
+        if not self.is_within_reach(state):
             return []
         return [thing for thing, place in enumerate(state.at) if place == state.here]
 
@@ -113,7 +113,7 @@ class House:
         if held < 0:
             found += [Command("take", thing, here) for thing in seen if not self.is_lamp[thing]]
         elif here >= 0:
-            if self.within_reach(state) and self.may_lie[held] >> here & 1:
+            if self.is_within_reach(state) and self.may_lie[held] >> here & 1:
                 found.append(Command("move", held, here))
             can = self.catalogue.things[self.thing_kinds[held]].treatments
             found += [

@@ -114,7 +114,7 @@ class _Problem:
             can = house.catalogue.things[self.goal.thing].treatments
             if self.goal.family in can and self.appliances >> here & 1:
                 yield Command(self.goal.family, held, here)
-        if not house.within_reach(state):
+        if not house.is_within_reach(state):
             yield Command("open", place=here)
             return
         if held >= 0:

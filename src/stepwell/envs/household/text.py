@@ -45,7 +45,7 @@ def _write_terse_view(house: House, state: State) -> str:
     things = (
         ", ".join(house.name_with_marks(state, thing) for thing in house.list_visible(state)) or "nothing"
     )
-    return f"{house.places[state.here]}: {things if house.within_reach(state) else 'closed'}"
+    return f"{house.places[state.here]}: {things if house.is_within_reach(state) else 'closed'}"
 
 
 def describe_view(house: House, state: State) -> str:
@@ -53,7 +53,7 @@ def describe_view(house: House, state: State) -> str:
     if state.here < 0:
         return f"You are in the middle of the {house.room}."
     place = house.places[state.here]
-    if not house.within_reach(state):
+    if not house.is_within_reach(state):
         return f"You are at the {place}. It is closed."
     is_open = " It is open." if house.has_door >> state.here & 1 else ""
     things = (
@@ -121,7 +121,7 @@ def _explain_obstacle(house: House, state: State, verb: str, named: Sequence[str
             return f"The {named[0]} cannot be opened or closed."
         is_open = bool(state.opened >> place & 1)
         return f"The {named[0]} is {'open' if is_open else 'closed'} already."
-    if state.here >= 0 and not house.within_reach(state) and verb in ("take", "move"):
+    if state.here >= 0 and not house.is_within_reach(state) and verb in ("take", "move"):
         return f"The {house.places[state.here]} is closed."
     thing = next((house.things.index(name) for name in named if name in house.things), -1)
     if verb == "take":

@@ -27,7 +27,7 @@ from stepwell.core import (
     StateForm,
     Task,
     ToolCall,
-    problem_with,
+    find_call_problem,
     read_call,
 )
 from stepwell.envs.base import Effect, Env
@@ -105,7 +105,7 @@ class MultihopQA(Env):
         """One search, or the answer."""
         try:
             call = read_call(action)
-            problem = problem_with((SEARCH, ANSWER), call)
+            problem = find_call_problem((SEARCH, ANSWER), call)
         except InputError as error:
             problem = str(error)
         if problem:

@@ -29,7 +29,7 @@ from stepwell.core import (
     StateForm,
     Task,
     ToolCall,
-    problem_with,
+    find_call_problem,
     read_call,
 )
 from stepwell.envs.base import Effect, Env
@@ -109,7 +109,7 @@ class PaperSearch(Env):
             return Effect(
                 self.pool.refuse_call(f"unreadable call: {to_one_line(str(error), 200)}", is_penalised=False)
             )
-        problem = problem_with(self.description.actions.tools, call)
+        problem = find_call_problem(self.description.actions.tools, call)
         if problem:
             reply = f"refused: {to_one_line(problem, 200)}"
             return Effect(self.pool.refuse_call(reply, is_penalised=call.name == EXPAND))

@@ -75,7 +75,7 @@ class PrimitiveSkill(Env):
         self._layout = read_layout(task.content)
         self._scene: MujocoScene | ManiSkillScene = self._lay_table(self._layout)
         self._instruction = task.instruction or INSTRUCTIONS[self._layout.task]
-        self._best = self._num_reached()
+        self._best = self._count_reached()
         self._num_done = 0
         self._feedback = ""
 
@@ -154,14 +154,14 @@ class PrimitiveSkill(Env):
 
     def _judge_state(self) -> tuple[float, bool]:
         """The reward of the state after a primitive, and whether it solves the task."""
-        reached = self._num_reached()
+        reached = self._count_reached()
         if reached == len(self._list_stages()):
             return SOLVED, True
         gained = PER_STAGE * reached if reached > self._best else 0.0
         self._best = max(self._best, reached)
         return ACTED + gained, False
 
-    def _num_reached(self) -> int:
+    def _count_reached(self) -> int:
         """Number of stages done; the highest one counts, including those before it."""
         return max((number for number, done in enumerate(self._list_stages(), 1) if done), default=0)
 

@@ -46,7 +46,7 @@ class ManiSkillScene:
                 f"env.options.task: {layout.task!r} is not a task of ManiSkill; choose one of "
                 f'{", ".join(TASKS)}, or env.options.simulator = "mujoco"'
             )
-        self._env = _table_type()(layout, image_size)
+        self._env = _make_table_type()(layout, image_size)
         self._targets = {name: at for name, at in layout.places.items() if name not in COLOURS}
 
     @property
@@ -147,7 +147,7 @@ class ManiSkillScene:
 
 
 @lru_cache(maxsize=1)
-def _table_type() -> Any:
+def _make_table_type() -> Any:
     """The task as ManiSkill wants one: a class, made when its package is there."""
     sapien, envs, actors, tables, cameras, views = (
         import_simulator(module, env="primitive_skill with simulator = maniskill", extra="maniskill")

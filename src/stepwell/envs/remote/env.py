@@ -40,7 +40,7 @@ from stepwell.core import (
     StateForm,
     Task,
 )
-from stepwell.envs.base import NOTHING, Effect, Env, task_to_play
+from stepwell.envs.base import NOTHING, Effect, Env, choose_task
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.servers import Server, Servers
 from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv
@@ -250,7 +250,7 @@ class RemoteEnv(Env):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, JSON]]:
         """Start an episode on a server."""
-        task = task_to_play(self, seed, options)
+        task = choose_task(self, seed, options)
         self._task = None
         turn = self._visit.reset(task, seed)
         self._task = task
@@ -332,7 +332,7 @@ class RemoteRobotEnv(RobotEnv):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[ArrayState, dict[str, JSON]]:
         """Start an episode on a server."""
-        task = task_to_play(self, seed, options)
+        task = choose_task(self, seed, options)
         self._task = None
         turn = self._visit.reset(task, seed)
         self._task = task

@@ -51,7 +51,7 @@ from stepwell.core import (
     Task,
 )
 from stepwell.core.renamed import adopt_old_members, renamed_members
-from stepwell.envs.base import task_to_play
+from stepwell.envs.base import choose_task
 from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
 
@@ -224,7 +224,7 @@ class RobotEnv(ABC):
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[ArrayState, dict[str, JSON]]:
         """Start an episode: of `options["task"]`, or else of the task that `seed` makes."""
-        task = task_to_play(self, seed, options)
+        task = choose_task(self, seed, options)
         self.forget_episode()
         self.begin(task, task.seed if seed is None else seed)
         return self.start_counting(task), {}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stepwell.core import JSON, EncodingError, InputError, content_hash
+from stepwell.core import JSON, EncodingError, InputError, hash_content
 from stepwell.envs.shop.products import Product, Store
 from stepwell.envs.shop.products.product import format_dollars
 
@@ -83,7 +83,7 @@ def draw_goal(product: Product, rng: random.Random, *, is_tiny: bool) -> ShopGoa
         count = max(rng.randint(0, len(named)), rng.randint(0, len(named)))  # prefers larger numbers
         named = sorted(rng.sample(named, count), key=named.index)
     chosen = {option.name: rng.choice(option.values) for option in named}
-    price = product.price_with(chosen)
+    price = product.compute_price(chosen)
     dear = int(price * rng.uniform(1.0, 1.4))
     limit = -(-dear // 100) * 100
     return _word_goal(product, tuple(sorted(attributes)), chosen, limit, is_tiny=is_tiny)
@@ -93,7 +93,7 @@ def _word_goal(
     product: Product, attributes: tuple[str, ...], chosen: Mapping[str, str], limit: int, *, is_tiny: bool
 ) -> ShopGoal:
     options = tuple(chosen.items())
-    goal_key = content_hash([product.kind, attributes, options, limit])
+    goal_key = hash_content([product.kind, attributes, options, limit])
     wording = _TINY_WORDING if is_tiny else _WORDINGS[int(goal_key[:8], 16) % len(_WORDINGS)]
     joined = ", ".join(f"{name}: {value}" for name, value in options)
     instruction = wording.format(

@@ -105,7 +105,7 @@ def _make_page(store: Store, goal: ShopGoal, view: View, layout: PageLayout) -> 
     if view.page is Page.RESULTS:
         return _make_results_page(store, goal, view, layout.page_size)
     product, chosen = find_product(store, view), to_mapping(view.chosen)
-    price = f"Price: {format_dollars(product.price_with(chosen))}"
+    price = f"Price: {format_dollars(product.compute_price(chosen))}"
     if view.page is Page.BOUGHT:
         score = score_purchase(goal, product, chosen)
         bought = ", ".join(f"{name}: {value}" for name, value in view.chosen)
@@ -120,7 +120,7 @@ def _make_page(store: Store, goal: ShopGoal, view: View, layout: PageLayout) -> 
     )
     buttons = (BUY, *layout.details, PREVIOUS, BACK)
     if layout.is_short:
-        heading, lines = f"{product.title} {format_dollars(product.price_with(chosen))}", ()
+        heading, lines = f"{product.title} {format_dollars(product.compute_price(chosen))}", ()
     else:
         heading, lines = product.title, (price,)
     return ShopPage(view, goal.instruction, heading, lines, choices=choices, buttons=buttons)

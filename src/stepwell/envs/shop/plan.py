@@ -87,7 +87,7 @@ class ShopPlanner:
         chosen |= wanted
         others = [o for o in product.options if o.name in chosen and o.name not in wanted]
         for option in sorted(others, key=lambda o: o.extra(chosen[o.name]), reverse=True):
-            if product.price_with(chosen) <= goal.limit:
+            if product.compute_price(chosen) <= goal.limit:
                 break
             chosen[option.name] = option.values[0]
             clicks.append(option.values[0])

@@ -55,7 +55,7 @@ def score_purchase(goal: ShopGoal, product: Product, chosen: Mapping[str, str]) 
     num_attributes = sum(has_attribute(product, attribute) for attribute in goal.attributes)
     taken = {split_words(value) for value in chosen.values()}
     num_options = sum(split_words(value) in taken for value in goal.values)
-    within = product.price_with(chosen) <= goal.limit
+    within = product.compute_price(chosen) <= goal.limit
     share = (num_attributes + num_options + within) / (len(goal.attributes) + len(goal.options) + 1)
     return PurchaseScore(kind * share, kind, num_attributes, num_options, within)
 

@@ -73,7 +73,7 @@ def _random_room(options: SokobanOptions, rng: random.Random) -> SokobanRoom | N
     """Inner walls and targets; None where the largest open part is too small."""
     rows, columns = options.num_rows, options.num_columns
     inner = [row * columns + column for row in range(1, rows - 1) for column in range(1, columns - 1)]
-    floor = _largest_part({cell for cell in inner if rng.random() >= options.wall_rate}, columns)
+    floor = _find_largest_part({cell for cell in inner if rng.random() >= options.wall_rate}, columns)
     if len(floor) < 2 * options.num_boxes + 1:
         return None
     targets = sum(1 << cell for cell in rng.sample(floor, options.num_boxes))
@@ -81,7 +81,7 @@ def _random_room(options: SokobanOptions, rng: random.Random) -> SokobanRoom | N
     return SokobanRoom.from_sets(rows, columns, walls, targets)
 
 
-def _largest_part(open_cells: set[int], num_columns: int) -> list[int]:
+def _find_largest_part(open_cells: set[int], num_columns: int) -> list[int]:
     """The largest connected part, in reading order; what is cut off from it becomes wall."""
     best: set[int] = set()
     while open_cells:

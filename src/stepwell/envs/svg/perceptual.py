@@ -28,7 +28,7 @@ MISSING = (
 SIDE = 128  # at half of it, a stroke a quarter wider counts as much as another icon
 
 
-def weights_file() -> Path | None:
+def find_weights_file() -> Path | None:
     """The file of weights, where the package is installed."""
     spec = importlib.util.find_spec("stlpips_pytorch")
     for place in (spec.submodule_search_locations or ()) if spec else ():
@@ -40,7 +40,7 @@ def weights_file() -> Path | None:
 @lru_cache(maxsize=1)
 def load_network() -> Perceptual:
     """The network, loaded once per process."""
-    path = weights_file()
+    path = find_weights_file()
     if path is None:
         raise ConfigError(MISSING)
     return Perceptual(path)

@@ -78,13 +78,13 @@ def choose_measure(options: SvgOptions) -> str:
     """The measure asked for, or the best that can be had; loads nothing."""
     if options.measure == "dreamsim" and options.dreamsim_path is None:
         raise ConfigError(NO_DREAMSIM)
-    if options.measure == "perceptual" and perceptual.weights_file() is None:
+    if options.measure == "perceptual" and perceptual.find_weights_file() is None:
         raise ConfigError(perceptual.MISSING)
     if options.measure != "auto":
         return options.measure
     if options.dreamsim_path is not None:
         return "dreamsim"
-    return "pixels" if perceptual.weights_file() is None else "perceptual"
+    return "pixels" if perceptual.find_weights_file() is None else "perceptual"
 
 
 def measure_progress(target: Image, drawing: Image) -> float:

@@ -218,7 +218,7 @@ class LightDriver:
 
     def _toggle_choice(self, node: Node, kind: str) -> None:
         document = self._document
-        node = document.own_node(node)
+        node = document.copy_own_node(node)
         if kind == "checkbox" and "checked" in node[1]:
             del document.change_node(node)["checked"]
             return
@@ -231,7 +231,7 @@ class LightDriver:
 
     def _toggle_details(self, node: Node) -> None:
         document = self._document
-        node = document.own_node(node)
+        node = document.copy_own_node(node)
         for parent in walk_nodes(document.snapshot.body):
             if parent[0] == "details" and any(child is node for child in parent[2]):
                 attributes = document.change_node(parent)
@@ -247,7 +247,7 @@ class LightDriver:
     def _type_text(self, node: Node, text: str) -> Node:
         """Put text into a field; the field, which has the focus then."""
         document = self._document
-        node = document.focus = document.own_node(node)
+        node = document.focus = document.copy_own_node(node)
         text = re.sub(r"[\r\n]", "", text) if node[0] == "input" else re.sub(r"\r\n?", "\n", text)
         limit = node[1].get("maxlength", "")
         if limit.isdigit():
@@ -271,7 +271,7 @@ class LightDriver:
         document = self._document
         body = document.snapshot.body
         if node[0] == "textarea":
-            node = document.own_node(node)
+            node = document.copy_own_node(node)
             document.change_node(node)["value"] = node[1].get("value", "") + "\n"
         elif node[0] == "input" and (takes_text(node) or read_kind(node) in ("checkbox", "radio")):
             form = find_form(body, node)
@@ -309,7 +309,7 @@ class LightDriver:
 
     def _do_select_dropdown_option(self, action: WebAction) -> None:
         document = self._document
-        node = document.focus = document.own_node(self._find_node(action))
+        node = document.focus = document.copy_own_node(self._find_node(action))
         chosen = find_option(node, action.argument)
         for place, option in enumerate(list_options(node)):
             attributes = document.change_node(option)

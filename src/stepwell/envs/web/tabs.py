@@ -3,8 +3,8 @@
     LightTab ─ LightPage (an entry of the history: address, viewport) ─ LightDocument (tree, state of forms)
 
 Pages that differ in their fragment only are one document. Documents with the same address and the same HTML
-share one tree until something in it is changed (`own_node`): most pages are only read, and the same pages
-come again and again.
+share one tree until something in it is changed (`copy_own_node`): most pages are only read, and the same
+pages come again and again.
 
 Invariants
 * A shared tree is never changed, and a change of one document is never seen in another.
@@ -47,7 +47,7 @@ class LightDocument:
             self._simple = simplify_page(self.snapshot)
         return self._simple
 
-    def own_node(self, node: Node) -> Node:
+    def copy_own_node(self, node: Node) -> Node:
         """The same node in a tree that no other document has, for a change."""
         if not self.is_shared:
             return node
@@ -61,7 +61,7 @@ class LightDocument:
 
     def change_node(self, node: Node) -> dict[str, str]:
         """The attributes of a node of an own tree for a change; the first ones are kept for a reset."""
-        assert not self.is_shared, "call own_node first"
+        assert not self.is_shared, "call copy_own_node first"
         attributes: dict[str, str] = node[1]
         self.defaults.setdefault(id(node), (node, dict(attributes)))
         self._simple = None
@@ -102,7 +102,7 @@ def restore_controls(old: LightDocument, new: LightDocument) -> None:
     """
     if not old.defaults:
         return
-    new.own_node(new.snapshot.body)
+    new.copy_own_node(new.snapshot.body)
     by_key: dict[tuple[str, str, str], list[Node]] = {}
     for node in walk_nodes(new.snapshot.body):
         by_key.setdefault(_identify_control(node), []).append(node)

@@ -29,13 +29,15 @@ Velocity = Callable[[Tensor, Tensor], Tensor]
 """Maps (x [B, C, D], τ [B]) to v [B, C, D]."""
 
 
-def transition_mean(x: Tensor, v: Tensor, tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
+def compute_transition_mean(
+    x: Tensor, v: Tensor, tau: Tensor, *, num_steps: int, noise_level: float
+) -> Tensor:
     """Mean of a transition from x at time τ. τ broadcasts against x."""
     pull = noise_level**2 / (2.0 * tau.clamp(min=1.0 / num_steps))
     return x + (v - pull * (x - tau * v)) / num_steps
 
 
-def transition_std(tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
+def compute_transition_std(tau: Tensor, *, num_steps: int, noise_level: float) -> Tensor:
     """Standard deviation of a transition from time τ."""
     held = tau.clamp(min=1.0 / num_steps)
     return noise_level * ((1.0 - held) / held / num_steps).sqrt()
@@ -60,8 +62,8 @@ def sample_chain(
     scale = torch.where(is_still[:, 0, 0], 1.0, temperatures)
     for k, tau in enumerate(start_times(num_steps, x)):
         v = velocity(x, tau.expand(len(x)))
-        centre = transition_mean(x, v, tau, num_steps=num_steps, noise_level=noise_level)
-        width = scale * transition_std(tau, num_steps=num_steps, noise_level=noise_level)
+        centre = compute_transition_mean(x, v, tau, num_steps=num_steps, noise_level=noise_level)
+        width = scale * compute_transition_std(tau, num_steps=num_steps, noise_level=noise_level)
         x = torch.where(is_still, x + v / num_steps, centre + width[:, None, None] * normals[:, k + 1])
         chain.append(x)
         rows.append(_log_density(x, centre, width))
@@ -78,8 +80,8 @@ def row_logprobs(
     tau = start_times(num_steps, chain)
     x, after = chain[:, :-1], chain[:, 1:]
     v = velocity(x.flatten(0, 1), tau.repeat(len(chain))).view_as(x)
-    centre = transition_mean(x, v, tau[:, None, None], num_steps=num_steps, noise_level=noise_level)
-    width = temperatures[:, None] * transition_std(tau, num_steps=num_steps, noise_level=noise_level)
+    centre = compute_transition_mean(x, v, tau[:, None, None], num_steps=num_steps, noise_level=noise_level)
+    width = temperatures[:, None] * compute_transition_std(tau, num_steps=num_steps, noise_level=noise_level)
     return _log_density(after, centre, width)
 
 
@@ -96,11 +98,11 @@ def sum_executed(rows: Tensor, num_actions: Tensor) -> Tensor:
     return torch.where(place < num_actions[:, None, None], rows, 0.0).sum(dim=-1)
 
 
-def transition_entropies(
+def compute_transition_entropies(
     num_actions: Tensor, action_dim: int, *, num_steps: int, noise_level: float, temperatures: Tensor
 ) -> Tensor:
     """Entropy of each transition over the executed actions, [B, K]. It does not depend on the weights."""
-    width = temperatures[:, None] * transition_std(
+    width = temperatures[:, None] * compute_transition_std(
         start_times(num_steps, temperatures), num_steps=num_steps, noise_level=noise_level
     )
     each = width.log() + 0.5 * (1.0 + math.log(2.0 * math.pi))

@@ -144,7 +144,7 @@ class FlowHead(nn.Module):
     def score(self, hidden: Tensor, actions: ScoredActions) -> tuple[Tensor, Tensor]:
         """Flat logprobs and entropies of the transitions; for given actions, the negative errors."""
         if actions.draws is None:
-            errors = self._imitation_errors(hidden, actions)
+            errors = self._measure_imitation_errors(hidden, actions)
             return errors, torch.zeros_like(errors)
         rows = flow.row_logprobs(
             lambda x, tau: self.velocity(hidden, x, tau),
@@ -152,7 +152,7 @@ class FlowHead(nn.Module):
             temperatures=actions.temperatures,
             **self._sde,
         )
-        entropies = flow.transition_entropies(
+        entropies = flow.compute_transition_entropies(
             actions.num_actions, self.action_dim, temperatures=actions.temperatures, **self._sde
         )
         return flow.sum_executed(rows, actions.num_actions).flatten(), entropies.flatten()
@@ -161,7 +161,7 @@ class FlowHead(nn.Module):
     def _sde(self) -> dict[str, Any]:
         return {"num_steps": self.num_steps, "noise_level": self.noise_level}
 
-    def _imitation_errors(self, hidden: Tensor, actions: ScoredActions) -> Tensor:
+    def _measure_imitation_errors(self, hidden: Tensor, actions: ScoredActions) -> Tensor:
         """Return −½(v − (x − ε))² at a random time, per executed dimension."""
         size = self.chunk * self.action_dim
         target = _hold_last_action(actions.chunks, self.chunk)

@@ -117,7 +117,7 @@ class VLAPolicy(PolicyWeights, StepScorer[PackedArrays]):
     ) -> VLAPolicy:
         """Fresh weights; the same seed gives the same weights."""
         kind = _check_dtype(dtype)
-        value = None if critic is None else _new_critic(critic, shape, kind, seed)
+        value = None if critic is None else _make_critic(critic, shape, kind, seed)
         return cls(VLAModel(shape, seed).to(device, kind), critic=None if value is None else value.to(device))
 
     @classmethod
@@ -139,8 +139,8 @@ class VLAPolicy(PolicyWeights, StepScorer[PackedArrays]):
             model.load_state_dict(load_file(path / "model.safetensors"))
             if critic is not None and saved is not None and saved != critic:
                 raise ValueError(f"it holds a critic of kind {saved!r}, not {critic!r}")
-            value = None if (critic or saved) is None else _new_critic(critic or saved, shape, kind, 0)
-            second = _new_critic(saved, shape, kind, 0) if content.get("instruction_critic") else None
+            value = None if (critic or saved) is None else _make_critic(critic or saved, shape, kind, 0)
+            second = _make_critic(saved, shape, kind, 0) if content.get("instruction_critic") else None
             critics = ((value if saved else None, "critic"), (second, "instruction_critic"))
             for one, file in ((one, _FILES[name]) for one, name in critics):
                 if one is not None:
@@ -183,7 +183,7 @@ class VLAPolicy(PolicyWeights, StepScorer[PackedArrays]):
             return
         if self.critic is None:
             raise ConfigError("a critic of instructions needs a critic beside it; set critic to 'shared'")
-        made = _new_critic(self.critic.kind, self.model.shape, self.critic.head.weight.dtype, 1)
+        made = _make_critic(self.critic.kind, self.model.shape, self.critic.head.weight.dtype, 1)
         made.link = self.critic.link
         self.instruction_critic = self.module["instruction_critic"] = made.to(self.device)
 
@@ -294,7 +294,7 @@ class VLAPolicy(PolicyWeights, StepScorer[PackedArrays]):
             save_file(weights, folder / _FILES[name])
 
 
-def _new_critic(kind: CriticKind, shape: VLAShape, dtype: torch.dtype, seed: int) -> CriticModel:
+def _make_critic(kind: CriticKind, shape: VLAShape, dtype: torch.dtype, seed: int) -> CriticModel:
     if kind not in ("shared", "own"):
         raise ConfigError(f"critic must be 'shared', 'own' or None, got {kind!r}")
     backbone = None

@@ -5,6 +5,6 @@ the vocabulary is learned from, `chat.jinja` is the chat template, `tokenizer.py
 them together.
 """
 
-from stepwell.rendering.tiny.tokenizer import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, tokenizer_digest
+from stepwell.rendering.tiny.tokenizer import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, digest_tokenizer
 
-__all__ = ["TINY_CONTEXT", "TINY_VOCAB_SIZE", "build_tokenizer", "tokenizer_digest"]
+__all__ = ["TINY_CONTEXT", "TINY_VOCAB_SIZE", "build_tokenizer", "digest_tokenizer"]

@@ -23,7 +23,7 @@ from stepwell.rendering.tiny.vocabulary import (
     SPECIAL_TOKENS,
     TAG_TOKENS,
     TURN_END,
-    single_tokens,
+    list_single_tokens,
 )
 
 TINY_VOCAB_SIZE = 1024
@@ -38,7 +38,7 @@ def build_tokenizer() -> Any:
 
     wrap: Any = transformers.PreTrainedTokenizerFast
     return wrap(
-        tokenizer_object=_byte_level_bpe(),
+        tokenizer_object=_make_byte_level_bpe(),
         eos_token=TURN_END,
         pad_token=END_OF_TEXT,
         model_max_length=TINY_CONTEXT,
@@ -47,26 +47,26 @@ def build_tokenizer() -> Any:
     )
 
 
-def tokenizer_digest() -> str:
+def digest_tokenizer() -> str:
     """Changes whenever the tokenizer would: part of the key under which tiny models are cached."""
     parts = (
         _read_packaged_text("corpus.txt"),
         _read_packaged_text("chat.jinja"),
         _PIECE,
-        *single_tokens(),
+        *list_single_tokens(),
         *TAG_TOKENS,
     )
     return hashlib.sha256("\0".join((*parts, str(TINY_VOCAB_SIZE))).encode()).hexdigest()[:12]
 
 
-def _byte_level_bpe() -> Any:
+def _make_byte_level_bpe() -> Any:
     from tokenizers import AddedToken, Tokenizer, models
 
-    words = single_tokens()
+    words = list_single_tokens()
     added = [*SPECIAL_TOKENS, *TAG_TOKENS]
     vocab, merges = _learn_vocabulary(TINY_VOCAB_SIZE - len(added), words)
     # ignore_merges: a piece that is a token of its own is taken whole, without a chain of merges.
-    tokenizer = _with_splitting(Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True)))
+    tokenizer = _add_splitting(Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True)))
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS])
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in TAG_TOKENS])
     assert tokenizer.get_vocab_size() == TINY_VOCAB_SIZE
@@ -100,7 +100,7 @@ def _train_merges(size: int) -> tuple[list[str], list[tuple[str, str]]]:
 
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    tokenizer = _with_splitting(Tokenizer(models.BPE()))
+    tokenizer = _add_splitting(Tokenizer(models.BPE()))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(_read_packaged_text("corpus.txt").splitlines(keepends=True), trainer)
@@ -108,7 +108,7 @@ def _train_merges(size: int) -> tuple[list[str], list[tuple[str, str]]]:
     return alphabet, [(left, right) for left, right in merges]
 
 
-def _with_splitting(tokenizer: Any) -> Any:
+def _add_splitting(tokenizer: Any) -> Any:
     from tokenizers import Regex, decoders, pre_tokenizers
 
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

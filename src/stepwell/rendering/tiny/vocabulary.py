@@ -46,7 +46,7 @@ Action Observation
 _PUNCTUATION = ('{"', '":', '"}', '"}}', "}}", "{}", '""')
 
 
-def single_tokens() -> tuple[str, ...]:
+def list_single_tokens() -> tuple[str, ...]:
     """Every piece of text, outside tags and specials, that must be one token; no doubles."""
     pieces: list[str] = []
     for word in _ACTIONS.split():

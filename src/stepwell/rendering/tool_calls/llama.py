@@ -33,11 +33,11 @@ def parse_llama(text: str, first_number: int) -> ParsedReply:
         for item in value if isinstance(value, list) else [value]:
             reader.take_call(item, rest[:end])
         rest = rest[end:].lstrip(_BETWEEN)
-    if not tag and not reader.calls and not _names_a_call(rest or body):
+    if not tag and not reader.calls and not _is_meant_as_call(rest or body):
         return ParsedReply(text.strip())
     return reader.build_reply(words)
 
 
-def _names_a_call(text: Any) -> bool:
+def _is_meant_as_call(text: Any) -> bool:
     """Whether broken JSON was meant as a call, so that its error should be reported."""
     return '"name"' in text and ('"parameters"' in text or '"arguments"' in text)

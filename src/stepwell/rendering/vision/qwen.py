@@ -72,11 +72,11 @@ class QwenFormat(ImageFormat):
         for place in placed:
             span = place.span
             assert place.tokens.grid is not None, "the tokens are this format's own"
-            parts.append(_text_positions(span.start - done, position))
+            parts.append(_place_text(span.start - done, position))
             position += span.start - done
             parts.append(np.indices(place.tokens.grid).reshape(3, -1) + position)
             done, position = span.start + span.length, position + max(place.tokens.grid)
-        parts.append(_text_positions(length - done, position))
+        parts.append(_place_text(length - done, position))
         return np.concatenate(parts, axis=1)
 
     def _find_grid(self, height: int, width: int) -> tuple[int, int]:
@@ -104,5 +104,5 @@ class QwenFormat(ImageFormat):
         return tall // self._patch, wide // self._patch
 
 
-def _text_positions(count: int, start: int) -> npt.NDArray[np.int64]:
+def _place_text(count: int, start: int) -> npt.NDArray[np.int64]:
     return np.broadcast_to(np.arange(start, start + count, dtype=np.int64), (3, count))

@@ -244,7 +244,7 @@ class _Lexer:
         elif word in AHEAD:
             directions = ((BEARING, AHEAD[word]),) if self.vocabulary.frame == "bearing" else ()
             self.add(ItemKind.DIRECTION, directions=directions)
-        elif word in _SLIGHTLY and self.vocabulary.frame == "bearing" and (size := self._side_ahead()):
+        elif word in _SLIGHTLY and self.vocabulary.frame == "bearing" and (size := self._count_side_tokens()):
             self.add(ItemKind.DIRECTION, size, directions=((BEARING, "ahead"),))
         elif word == "before" and self.vocabulary.frame == "bearing" and self._precedes_anchor():
             self.add(ItemKind.DIRECTION, directions=((BEARING, "ahead"),))
@@ -261,7 +261,7 @@ class _Lexer:
     def _is_owned(self) -> bool:
         return self.peek(-1) in ("my", "your", "the")
 
-    def _side_ahead(self) -> int:
+    def _count_side_tokens(self) -> int:
         """Tokens up to the side in "slightly to the left", which is still ahead; 0 if none follows."""
         sides = (at for at in range(1, 5) if self.peek(at) in ("left", "right"))
         return next(sides, -1) + 1

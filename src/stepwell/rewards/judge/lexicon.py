@@ -54,40 +54,42 @@ NUMBERS = {
 ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6}
 
 
-def _word_set(text: str) -> frozenset[str]:
+def _split_into_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 UNITS: dict[str, Axis | None] = {
     **dict.fromkeys(("row", "rows"), ROW),
     **dict.fromkeys(("column", "columns"), COLUMN),
-    **dict.fromkeys(_word_set("cell cells step steps tile tiles square squares space spaces"), None),
-    **dict.fromkeys(_word_set("block blocks place places move moves"), None),
-    **dict.fromkeys(_word_set("m meter meters metre metres"), FAR),
+    **dict.fromkeys(_split_into_set("cell cells step steps tile tiles square squares space spaces"), None),
+    **dict.fromkeys(_split_into_set("block blocks place places move moves"), None),
+    **dict.fromkeys(_split_into_set("m meter meters metre metres"), FAR),
 }
-COPULAS = _word_set(
+COPULAS = _split_into_set(
     "is are am be was were lies lie stands stand sits sit located positioned found remains stays ends "
     "becomes being appears standing lying sitting"
 )
-SEES = _word_set("see sees has have notice notices contains shows face faces")
-MOVES = _word_set(
+SEES = _split_into_set("see sees has have notice notices contains shows face faces")
+MOVES = _split_into_set(
     "move moves moving moved go goes going went walk walks walking step stepping slide slides heading head "
     "travel travels turn turning turns"
 )
-PUSHES = _word_set("push pushes pushing pushed")
-MAYBE = _word_set(
+PUSHES = _split_into_set("push pushes pushing pushed")
+MAYBE = _split_into_set(
     "may might maybe perhaps possibly could or either probably likely if whether unless seems somewhere"
 )
-NOT = _word_set("not no never neither nor without cannot")
-BUT = _word_set("but instead rather however")
-AND = _word_set("and while whereas then so also plus")
-VAGUE = _word_set(
+NOT = _split_into_set("not no never neither nor without cannot")
+BUT = _split_into_set("but instead rather however")
+AND = _split_into_set("and while whereas then so also plus")
+VAGUE = _split_into_set(
     "near nearby next beside adjacent close between facing toward towards around diagonal diagonally away "
     "past along against"
 )
-ONTO = _word_set("on onto upon atop into reach reaches reached overlaps occupies in at inside")
-STRAIGHT = _word_set("directly straight exactly immediately just precisely")
-BEFORE_WHICH_RIGHT_IS_NO_SIDE = _word_set("above below under beneath over next beside at on now here in")
-ABSOLUTE = _word_set("center centre middle")
-DETERMINERS = _word_set("the a an its this that same")
-IT = _word_set("it its him his he her she")
+ONTO = _split_into_set("on onto upon atop into reach reaches reached overlaps occupies in at inside")
+STRAIGHT = _split_into_set("directly straight exactly immediately just precisely")
+BEFORE_WHICH_RIGHT_IS_NO_SIDE = _split_into_set(
+    "above below under beneath over next beside at on now here in"
+)
+ABSOLUTE = _split_into_set("center centre middle")
+DETERMINERS = _split_into_set("the a an its this that same")
+IT = _split_into_set("it its him his he her she")

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from stepwell.config.gateway import GatewayConfig
 from stepwell.config.run import RunConfig
-from stepwell.core import Sampler, SamplingParams, Status, Trajectory, new_id
+from stepwell.core import Sampler, SamplingParams, Status, Trajectory, make_id
 from stepwell.pool import Filter, Pool
 from stepwell.rendering import Renderer
 from stepwell.rollout import AgentJob, AgentResult, Job
@@ -99,7 +99,7 @@ class AgentSessions:
     def make_episode(self, job: Job, params: SamplingParams, group_size: int) -> AgentEpisode:
         """A new try of a job. Its session is not open yet."""
         plain = re.sub(r"[^A-Za-z0-9._:-]", "-", job.group)[-80:].strip("-.:_")
-        episode = AgentEpisode(job, params, group_size, new_id(plain or "episode"))
+        episode = AgentEpisode(job, params, group_size, make_id(plain or "episode"))
         self.episodes[episode.session] = episode
         return episode
 

@@ -142,11 +142,13 @@ class Components(RunResources):
         """The parameters of a request for one action."""
         return self.backend.sampling_params(temperature)
 
-    def held_out_tasks(self, count: int | None = None) -> list[Task]:
+    def list_held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The held-out tasks of a run: the same whatever its seed."""
         return self.tasks(Split.HELD_OUT, count or self.config.eval.num_tasks, HELD_OUT_SEED)
 
-    def demonstrations(self, num_demos: int, noise: float, seed: int, times: int = 1) -> list[Trajectory]:
+    def play_demonstrations(
+        self, num_demos: int, noise: float, seed: int, times: int = 1
+    ) -> list[Trajectory]:
         """Episodes of the oracle on `num_demos` training tasks, `times` on each.
 
         A language agent's tasks are repeated where there are fewer of them than demonstrations.

@@ -57,7 +57,7 @@ def fit_to_env(config: RunConfig) -> Fit:
     try:
         if not components.envs.envs[0].has_oracle:
             return Fit(("warm_start.num_demos=0",), (NO_ORACLE.format(env=config.env.name),))
-        shown = components.demonstrations(NUM_PLAYED, 0.0, config.seed)
+        shown = components.play_demonstrations(NUM_PLAYED, 0.0, config.seed)
         return _fit_to_demonstrations(
             shown, components.language.agent.description.max_turns, config.rewards.scale
         )

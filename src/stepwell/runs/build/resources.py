@@ -17,7 +17,7 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Split, Task
 from stepwell.envs.batch import EnvBatch
-from stepwell.envs.tasks import distinct_tasks
+from stepwell.envs.tasks import list_distinct_tasks
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.build.task_files import read_tasks
 from stepwell.workers.placement import check_device
@@ -107,7 +107,7 @@ class RunResources:
         env, own = self.config.env, self.config.own_agent.tasks
         source, setting = (own, "own_agent.tasks") if own is not None else (env.tasks, "env.tasks")
         if source is None:
-            return distinct_tasks(env.name, env.options, split, seed, env.held_out_share)
+            return list_distinct_tasks(env.name, env.options, split, seed, env.held_out_share)
         name = self.envs.envs[0].name if own is None else None
         return iter(read_tasks(source, split, seed, env.held_out_share, env=name, setting=setting))
 

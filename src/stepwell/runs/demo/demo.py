@@ -18,7 +18,7 @@ from rich.console import Console
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Split
-from stepwell.core.statistics import wilson_interval
+from stepwell.core.statistics import compute_wilson_interval
 from stepwell.envs.baselines import find_blind_plan, measure_random_play
 from stepwell.envs.tasks import draw_tasks
 from stepwell.monitors.console import format_duration
@@ -29,7 +29,7 @@ from stepwell.runs.build.components import HELD_OUT_SEED
 from stepwell.runs.demo.pace import measure_pace
 from stepwell.runs.demo.trace import write_traces
 from stepwell.runs.evaluation.evaluate import evaluate_run
-from stepwell.runs.run import new_folder, raise_if_interrupted, train
+from stepwell.runs.run import make_run_folder, raise_if_interrupted, train
 from stepwell.runs.run_lock import hold_run_folder
 from stepwell.training import list_checkpoints
 
@@ -40,7 +40,7 @@ NUM_RANDOM_ROUNDS = 8
 def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, ...] = ()) -> Path:
     """Train, compare, report; prints the result as its last line and returns the run's folder."""
     config = load_config("demo", [f"seed={seed}", f"folder={folder}", *overrides])
-    run = new_folder(config)
+    run = make_run_folder(config)
     config = config.model_copy(update={"name": run.name})
     with Console(stderr=True).status("measuring how fast this machine is"):
         expected_s = measure_pace(config).estimate_s(config)
@@ -85,7 +85,7 @@ def _score_blind_play(config: RunConfig) -> list[SuccessScore]:
 
 
 def _make_score(name: str, success: float, count: int, note: str) -> SuccessScore:
-    low, high = wilson_interval(round(success * count), count)
+    low, high = compute_wilson_interval(round(success * count), count)
     return SuccessScore(success, low, high, count, name, note)
 
 

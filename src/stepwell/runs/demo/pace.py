@@ -65,7 +65,7 @@ def _measure_work(config: RunConfig) -> Pace:
         warm = config.warm_start
         count = min(warm.num_demos, NUM_WARM * warm.batch_size)
         began = time.perf_counter()
-        shown = components.demonstrations(count, warm.noise, config.seed, warm.demos_per_task)
+        shown = components.play_demonstrations(count, warm.noise, config.seed, warm.demos_per_task)
         demo_s = (time.perf_counter() - began) / count
         short = warm.model_copy(update={"epochs": 1, "max_updates": NUM_WARM})
         updates = imitate(components.policy, shown, short, config.seed, recipe=components.recipe)
@@ -81,7 +81,7 @@ def _measure_work(config: RunConfig) -> Pace:
             )
         )
         update_s = _time_work(lambda: components.trainer.update(played.trajectories))
-        held_out = components.held_out_tasks()
+        held_out = components.list_held_out_tasks()
         eval_s = _time_work(lambda: evaluate(components, held_out, temperature=config.eval.temperature))
     finally:
         components.close()

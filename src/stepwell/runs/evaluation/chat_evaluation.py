@@ -68,7 +68,7 @@ class EndpointEvaluation:
         """Play the missing episodes; returns the report, or raises after writing it."""
         try:
             observation = self._read_first_observation()
-            tasks = self.components.held_out_tasks(self.config.eval.num_tasks)
+            tasks = self.components.list_held_out_tasks(self.config.eval.num_tasks)
             evaluation = self._start_folder(tasks, resume)
             began = time.perf_counter()
             problem: BaseException | None = None
@@ -91,7 +91,7 @@ class EndpointEvaluation:
                 "own_agent: with --endpoint the built-in agent plays; for an agent of your own serve "
                 "the model with `stepwell serve gateway --upstream`"
             )
-        tasks = self.components.held_out_tasks(1)
+        tasks = self.components.list_held_out_tasks(1)
         for _ in range(self.config.train.max_env_retries + 1):
             (turn,) = self.components.envs.reset(tasks)
             if turn.error is None:
@@ -102,7 +102,7 @@ class EndpointEvaluation:
 
     def _start_folder(self, tasks: Sequence[Task], resume: bool) -> Evaluation:
         wanted = self.config.eval
-        evaluation = eval_folders.new_evaluation(
+        evaluation = eval_folders.start_evaluation(
             self.components,
             self.endpoint.model,
             [task.id for task in tasks],

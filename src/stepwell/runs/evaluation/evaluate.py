@@ -24,7 +24,7 @@ from stepwell.runs.build.components import HELD_OUT_SEED, Components
 from stepwell.runs.build.runner import EpisodeRunner
 from stepwell.runs.evaluation import folders as eval_folders
 from stepwell.runs.evaluation.result import EvalReport, EvalResult
-from stepwell.runs.loop.agent_failures import count_failures, describe_failures, first_errors
+from stepwell.runs.loop.agent_failures import count_failures, describe_failures, find_first_errors
 from stepwell.training.checkpoint import BEST, Checkpoint, find_latest_checkpoint, require_whole
 
 
@@ -92,7 +92,7 @@ def evaluate_run(
     set_numerics(config.num_threads)
     components = Components(config if folder is None else _use_own_pool(config), folder)
     try:
-        tasks = components.held_out_tasks(num_tasks)
+        tasks = components.list_held_out_tasks(num_tasks)
         components.check_first_observation(tasks[0])  # there may be no task to train on
         began = time.perf_counter()
         result = evaluate(components, tasks, temperature=temperature, samples_per_task=samples, seed=seed)
@@ -100,7 +100,7 @@ def evaluate_run(
         report = EvalReport(model, config.title, result, seed, checkpoint=checkpoint, notes=notes)
         if folder is not None:
             ids = [task.id for task in tasks]
-            evaluation = eval_folders.new_evaluation(components, model, ids, temperature, samples, seed)
+            evaluation = eval_folders.start_evaluation(components, model, ids, temperature, samples, seed)
             eval_folders.start_folder(folder, components.config, evaluation)
             components.pool.add(result.trajectories, channel="eval", group_sizes=samples)
             evaluation = replace(evaluation, status="finished")
@@ -121,7 +121,7 @@ def _describe_agent_failures(result: EvalResult) -> list[str]:
     failures = describe_failures(count_failures(result.trajectories))
     if not failures:
         return []
-    errors = [f"{kind}: {error}" for kind, error in first_errors(result.trajectories).items()]
+    errors = [f"{kind}: {error}" for kind, error in find_first_errors(result.trajectories).items()]
     return [f"of {len(result.trajectories)} episodes {failures}; they count as failures", *errors]
 
 

@@ -55,7 +55,7 @@ class Evaluation:
     more: dict[str, Any] = field(default_factory=dict)
 
 
-def new_evaluation(
+def start_evaluation(
     components: Components, model: str, tasks: Sequence[str], temperature: float, samples: int, seed: int
 ) -> Evaluation:
     """An evaluation that has just started."""
@@ -74,7 +74,7 @@ def new_evaluation(
     return Evaluation(model, config.env.name, options.model_dump(mode="json"), list(tasks), how, seed)
 
 
-def new_eval_folder(config: RunConfig, name: str) -> Path:
+def make_eval_folder(config: RunConfig, name: str) -> Path:
     """Make a folder for an evaluation of `name`; a number is appended if it exists already."""
     env = config.env.name.rpartition("#")[2]
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", f"{name}-{env}").strip("-.")

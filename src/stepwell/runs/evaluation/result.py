@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import Step, Trajectory
-from stepwell.core.statistics import count_independent, wilson_interval
+from stepwell.core.statistics import compute_wilson_interval, count_independent
 from stepwell.rollout.usage import measure_reply_length, measure_tool_use
 from stepwell.runs.loop.agent_failures import count_failures
 
@@ -47,7 +47,7 @@ class EvalResult:
     def interval(self) -> tuple[float, float]:
         """95 %, over tasks."""
         count = count_independent(self.outcomes)
-        return wilson_interval(self.success * count, count)
+        return compute_wilson_interval(self.success * count, count)
 
     def pass_at(self, k: int) -> float:
         """Chance that one of k attempts succeeds."""

@@ -52,7 +52,7 @@ def _write_curve(run: Path, folder: Path) -> bool:
 
 def _write_front_matter(config: RunConfig, summary: Summary | None, licence: str) -> str:
     lines: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
-    base = _public_base(config)
+    base = _name_public_base(config)
     if base is not None:
         lines |= {"base_model": base, "base_model_relation": "finetune"}
     lines |= {
@@ -68,7 +68,7 @@ def _write_front_matter(config: RunConfig, summary: Summary | None, licence: str
     return text
 
 
-def _public_base(config: RunConfig) -> str | None:
+def _name_public_base(config: RunConfig) -> str | None:
     """The base model, if its name is known on other machines."""
     from stepwell.policies.hub import is_hub_id
 

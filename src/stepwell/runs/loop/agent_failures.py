@@ -38,7 +38,7 @@ def describe_failures(figures: Mapping[str, float]) -> str:
     )
 
 
-def first_errors(trajectories: Sequence[Trajectory]) -> dict[str, str]:
+def find_first_errors(trajectories: Sequence[Trajectory]) -> dict[str, str]:
     """The first error of each kind."""
     found: dict[str, str] = {}
     for kind, error in _list_failures(trajectories):
@@ -73,7 +73,7 @@ class AgentFailures:
 
     def watch(self, place: str, trajectories: Sequence[Trajectory], *, is_update: bool) -> str | None:
         """Count the episodes of an update or an evaluation; returns why the run should stop, if it should."""
-        for kind, error in first_errors(trajectories).items():
+        for kind, error in find_first_errors(trajectories).items():
             if kind not in self.errors:
                 self.errors[kind] = error
                 self.note(
@@ -96,7 +96,7 @@ class AgentFailures:
 
     def _explain_stop(self, what: str, trajectories: Sequence[Trajectory]) -> str:
         kinds = describe_failures(count_failures(trajectories))
-        first = next(iter(first_errors(trajectories).values()), next(iter(self.errors.values()), ""))
+        first = next(iter(find_first_errors(trajectories).values()), next(iter(self.errors.values()), ""))
         return (
             f"{what} ({self.config.function}; here {kinds or 'none'}). The first error:\n"
             f"{_indent_lines(first)}\n"

@@ -98,7 +98,7 @@ class BatchLearner:
             return {}
         figures = judge.reward(trajectories)
         every = self.config.eval.every
-        if every > 0 and update % every == 0 and (repeated := judge.most_repeated()):
+        if every > 0 and update % every == 0 and (repeated := judge.find_most_repeated()):
             shares = "; ".join(f"{one.share:.2f} {one.sentence!r}" for one in repeated[:3])
             self.note(f"most repeated sentences (share of texts): {shares}")
         return figures

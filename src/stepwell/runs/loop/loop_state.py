@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell.config.outputs import EvalConfig
 from stepwell.config.training import TrainConfig
-from stepwell.core.process_memory import tree_memory_mb
+from stepwell.core.process_memory import measure_tree_memory_mb
 
 if TYPE_CHECKING:
     from stepwell.training.checkpoint import Checkpoint
@@ -61,7 +61,7 @@ class LoopState:
     def describe_progress(self, train: TrainConfig) -> dict[str, Any]:
         """What a status reply of the control socket says."""
         progress = {"update": self.update, "num_updates": train.num_updates, "env_steps": self.env_steps}
-        return {**progress, "memory_mb": round(tree_memory_mb(os.getpid()))}
+        return {**progress, "memory_mb": round(measure_tree_memory_mb(os.getpid()))}
 
     def count_update(self, num_actions: int, num_episodes: int, *, is_fresh: bool) -> None:
         """Count one more update. Only an agent that has acted before can stop acting."""

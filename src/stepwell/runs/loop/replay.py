@@ -24,7 +24,7 @@ from stepwell.runs.loop.task_feeds import find_group_size, find_phase_length, fi
 FOLDER = "replay"
 
 
-def wants_replay(config: RunConfig, recipe: Recipe) -> bool:
+def is_replay_wanted(config: RunConfig, recipe: Recipe) -> bool:
     """Whether settings, or else the recipe, ask for replay; an offline run has none."""
     if config.offline.pool is not None:
         return False
@@ -57,7 +57,7 @@ def build_replay(
 ) -> ReplayBuffer | None:
     """The buffer that settings ask for; None without one. `count_updates` gives the updates made so far."""
     config, replay = components.config, components.config.replay
-    if not wants_replay(config, components.recipe):
+    if not is_replay_wanted(config, components.recipe):
         return None
     check_replay(config, components.recipe)
     group_size = find_group_size(config, components.recipe)

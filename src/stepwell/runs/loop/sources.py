@@ -193,7 +193,7 @@ class StoredSource:
         """The next `tasks_per_update` x `group_size` of them; epochs follow each other without a gap."""
         started = time.perf_counter()
         size = self.config.train.tasks_per_update * self.config.train.group_size
-        ids = [self._id_at((update - 1) * size + i) for i in range(min(size, len(self._ids)))]
+        ids = [self._get_id((update - 1) * size + i) for i in range(min(size, len(self._ids)))]
         trajectories = [self._assign_rewards(self._pool.get(name).trajectory) for name in ids]
         return Batch(trajectories, played_s=time.perf_counter() - started)
 
@@ -218,7 +218,7 @@ class StoredSource:
             step.assign_reward({part: known[part] for part in self.recipe.reward_parts})
         return trajectory
 
-    def _id_at(self, place: int) -> str:
+    def _get_id(self, place: int) -> str:
         epoch, place = divmod(place, len(self._ids))
         if self._epoch != epoch:
             self._epoch = epoch

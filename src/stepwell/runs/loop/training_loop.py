@@ -142,7 +142,7 @@ class TrainingLoop:
         is_offline, has_eval = self.config.offline.pool is not None, self.config.eval.num_tasks > 0
         if not is_offline or self.config.warm_start.is_wanted:
             self._tasks = self.components.tasks(Split.TRAIN, self.config.train.num_tasks, self.config.seed)
-        self._held_out = self.components.held_out_tasks() if has_eval else []
+        self._held_out = self.components.list_held_out_tasks() if has_eval else []
         self._feed = build_feed(
             self.components, self._tasks, self.folder, self._run_name, self._feed_notes.append
         )

@@ -66,7 +66,7 @@ class WarmStart:
     def _demonstrate(self) -> list[Trajectory]:
         components, warm = self.components, self.components.config.warm_start
         self.monitor.phase("demonstrations")
-        shown = components.demonstrations(
+        shown = components.play_demonstrations(
             warm.num_demos, warm.noise, components.config.seed, warm.demos_per_task
         )
         if not shown:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepwell.core import ConfigError, Status, Trajectory, content_hash
+from stepwell.core import ConfigError, Status, Trajectory, hash_content
 from stepwell.pool import Filter, Pool, open_pool
 
 _ENDINGS = tuple(status for status in Status if status is not Status.INFRA_ERROR)
@@ -69,7 +69,7 @@ def read_rollouts(
 
 def is_for_validation(rollout: LabelledRollout, share: float, seed: int) -> bool:
     """Whether a roll-out's task is among the validation tasks."""
-    place = int(content_hash([rollout.trajectory.task.id, seed, "outcome model"])[:12], 16) / 16**12
+    place = int(hash_content([rollout.trajectory.task.id, seed, "outcome model"])[:12], 16) / 16**12
     return place < share
 
 

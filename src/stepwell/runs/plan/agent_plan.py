@@ -60,8 +60,8 @@ class AgentPlan(BasePlan):
         yield format_line(
             "tasks", f"{where}: {self.trained.describe()} for training, {self.held_out.describe()} held out"
         )
-        yield from self.policy_lines(self.size, self.memory.num_trained, self.context_limit)
-        yield from self.recipe_lines()
+        yield from self.describe_policy(self.size, self.memory.num_trained, self.context_limit)
+        yield from self.describe_recipe()
         yield from self._update_lines()
         yield from self.run_lines()
         yield from self.memory.lines()

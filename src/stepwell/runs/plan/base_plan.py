@@ -63,7 +63,7 @@ class BasePlan:
                     f"{name} is {counted.num_wanted}, but this environment has {len(counted.tasks)}"
                 )
 
-    def policy_lines(self, size: ModelSize, num_trained: int, context_limit: int) -> Iterator[str]:
+    def describe_policy(self, size: ModelSize, num_trained: int, context_limit: int) -> Iterator[str]:
         """The model of a language agent."""
         policy = self.config.policy
         kind = "all are trained" if policy.lora is None else f"{num_trained:,} trained (adapters)"
@@ -73,7 +73,7 @@ class BasePlan:
             f"{policy.device}, context {context_limit}, critic {self.components.critic_kind}",
         )
 
-    def recipe_lines(self) -> Iterator[str]:
+    def describe_recipe(self) -> Iterator[str]:
         """Credit, loss, value, KL, reward and optimizer."""
         recipe = self.recipe
         whitened = f", whitened over {recipe.whiten}" if recipe.whiten else ""
@@ -97,7 +97,7 @@ class BasePlan:
     def describe_minibatches(self, most: str = "") -> str:
         """How an update is split, and its optimizer steps."""
         train = self.config.train
-        sizes = minibatch_sizes(train.tasks_per_update, train.group_size, train.minibatches)
+        sizes = split_minibatches(train.tasks_per_update, train.group_size, train.minibatches)
         steps = format_count(len(sizes) * train.update_epochs, "optimizer step")
         return (
             f"{format_count(len(sizes), 'minibatch')} of {format_sizes(sizes)}{most}; "
@@ -145,10 +145,10 @@ class BasePlan:
         return count_batches(self.config.warm_start, count)
 
 
-def minibatch_sizes(num_groups: int, group_size: int, count: int) -> list[int]:
+def split_minibatches(num_groups: int, group_size: int, count: int) -> list[int]:
     """How many trajectories each minibatch of an update has.
 
-    >>> minibatch_sizes(130, 1, 3), minibatch_sizes(5, 3, 2)
+    >>> split_minibatches(130, 1, 3), split_minibatches(5, 3, 2)
     ([44, 43, 43], [9, 6])
     """
     task = Task("plan", {})

@@ -18,7 +18,7 @@ from itertools import pairwise
 from stepwell.core import Observation, TokenState
 from stepwell.packing import pack
 from stepwell.runs.build.components import Components
-from stepwell.runs.plan.base_plan import TITLE, BasePlan, minibatch_sizes, round_sizes
+from stepwell.runs.plan.base_plan import TITLE, BasePlan, round_sizes, split_minibatches
 from stepwell.runs.plan.memory import MemoryEstimate
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.text import format_count, format_line, format_sizes
@@ -106,7 +106,7 @@ class LanguagePlan(BasePlan):
             return EpisodeTokens(system, first, reply, between, turns, own)
         slow = NUM_SHOWN_SLOW if envs.waits else NUM_SHOWN
         self.num_shown = NUM_SHOWN_IMAGES if opened.images else slow
-        shown = self.components.demonstrations(self.num_shown, 0.3, config.seed)
+        shown = self.components.play_demonstrations(self.num_shown, 0.3, config.seed)
         if (warning := language.describe_imbalance(shown)) is not None:
             self.warnings.append(warning)
         begun = [t.steps[0].state for t in shown[:2] if t.steps]
@@ -178,8 +178,8 @@ class LanguagePlan(BasePlan):
                 f"{self.unopened}: whether first prompts fit, and how long episodes are. Tokens and memory "
                 "below are for the longest ones; --open-env looks at the first page and plays",
             )
-        yield from self.policy_lines(self.size, self.memory.num_trained, self.language.context_limit)
-        yield from self.recipe_lines()
+        yield from self.describe_policy(self.size, self.memory.num_trained, self.language.context_limit)
+        yield from self.describe_recipe()
         yield from self._update_lines()
         yield from self.run_lines()
         yield from self.memory.lines()
@@ -220,7 +220,7 @@ class LanguagePlan(BasePlan):
         if train.token_budget == "auto":
             micro = "microbatches as large as free memory allows"
         elif train.token_budget is not None:
-            sizes = minibatch_sizes(train.tasks_per_update, train.group_size, train.minibatches)
+            sizes = split_minibatches(train.tasks_per_update, train.group_size, train.minibatches)
             per = self.typical_tokens / len(sizes)
             micro = f"{format_count(math.ceil(per / train.token_budget), 'microbatch')} each"
         learnt = "tokens learnt from (shared prefixes once)"

@@ -45,7 +45,7 @@ class MemoryEstimate:
         actor = size.num_parameters if self.config.policy.lora is None else size.num_linear
         return actor + num_critics * (own + head)
 
-    def bytes_by_use(self) -> dict[str, float]:
+    def count_bytes_by_use(self) -> dict[str, float]:
         """Bytes by what they hold, at the moment when most are in use."""
         config, size = self.config, self.size
         unit = _BYTES[config.policy.dtype]
@@ -121,7 +121,7 @@ class MemoryEstimate:
 
     def lines(self) -> Iterator[str]:
         """Memory by use, then disk."""
-        by_use, checkpoint = self.bytes_by_use(), self.config.checkpoint
+        by_use, checkpoint = self.count_bytes_by_use(), self.config.checkpoint
         total = format_bytes(sum(by_use.values()))
         yield format_line("memory", f"about {total}, besides Python and torch themselves")
         uses = [f"{name} {format_bytes(count)}" for name, count in by_use.items() if count]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepwell.runs.build.components import Components
-from stepwell.runs.plan.base_plan import TITLE, BasePlan, minibatch_sizes, round_sizes
+from stepwell.runs.plan.base_plan import TITLE, BasePlan, round_sizes, split_minibatches
 from stepwell.runs.plan.text import format_bytes, format_count, format_line, format_sizes
 from stepwell.training import count_batches
 
@@ -32,7 +32,7 @@ class RobotPlan(BasePlan):
         """Actions of a demonstrated episode, or half the limit where there is no oracle."""
         if not self.components.envs.envs[0].has_oracle:
             return self.env_spec.max_actions / 2
-        shown = self.components.demonstrations(_NUM_SHOWN, 0.0, self.config.seed)
+        shown = self.components.play_demonstrations(_NUM_SHOWN, 0.0, self.config.seed)
         counts = {t.task.id: int(t.info["num_actions"]) for t in shown}  # type: ignore[arg-type]
         return sum(counts.values()) / len(counts)
 
@@ -47,15 +47,15 @@ class RobotPlan(BasePlan):
         )
         arrays = ", ".join(f"{name} {list(array.shape)}" for name, array in spec.arrays.items())
         yield format_line("sees", f"{arrays}, and an instruction")
-        yield from self._head_lines()
-        yield from self.recipe_lines()
+        yield from self._describe_head()
+        yield from self.describe_recipe()
         yield from self._update_lines()
         yield from self.run_lines()
         needed = format_bytes(self.num_parameters * 20)
         yield format_line("memory", f"about {needed}, besides simulators and torch")
         yield from (format_line("warning", text) for text in self.warnings)
 
-    def _head_lines(self) -> Iterator[str]:
+    def _describe_head(self) -> Iterator[str]:
         vla, policy = self.robot.vla, self.config.policy
         drawn = f"{vla.bins} bins" if vla.head == "token" else f"{vla.denoising_steps} denoising steps"
         yield format_line(
@@ -74,7 +74,7 @@ class RobotPlan(BasePlan):
             f"{self.num_trajectories} trajectories = {train.tasks_per_update} tasks x {train.group_size}, "
             f"played {at_a_time} at a time; at most {most_actions:,} actions",
         )
-        sizes = minibatch_sizes(train.tasks_per_update, train.group_size, train.minibatches)
+        sizes = split_minibatches(train.tasks_per_update, train.group_size, train.minibatches)
         most = self.robot.horizon * max(sizes)
         micro = "whole minibatches at once"
         if train.micro_batch is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepwell.agents import Agent
 from stepwell.config.run import RunConfig
-from stepwell.core import Observation, Request, SamplingParams, TokenAction, new_id
+from stepwell.core import Observation, Request, SamplingParams, TokenAction, make_id
 from stepwell.engines import EmbeddedEngine
 from stepwell.policies import CausalLMPolicy, VLMPolicy
 from stepwell.rendering import Conversation, Message, Renderer, load_tokenizer
@@ -49,7 +49,7 @@ class Pilot:
         kept = self._messages[-2 * num_turns :] if num_turns else []
         self._messages = [*kept, self._make_message(text, observation)]
         self._talk = start_conversation(agent, self._renderer, *self._messages)
-        self._episode = new_id("play")
+        self._episode = make_id("play")
 
     def answer(self) -> str:
         """Sample the agent's reply to the present prompt."""

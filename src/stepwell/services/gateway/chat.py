@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from stepwell.core import ToolCall, ToolSchema
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.rendering import Message
 
 
@@ -35,7 +35,7 @@ class ChatRequest:
     seed: int | None = None
     num_top_logprobs: int | None = None  # None: no logprobs; 0: those of the sampled tokens
     metadata: dict[str, str] = field(default_factory=dict)  # stored with the step
-    id: str = field(default_factory=lambda: new_id("call"))  # also the id of the completion
+    id: str = field(default_factory=lambda: make_id("call"))  # also the id of the completion
 
 
 class ChoiceFinish(StrEnum):

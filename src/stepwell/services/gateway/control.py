@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
-from stepwell.core import JSON, Status, Task, new_id
+from stepwell.core import JSON, Status, Task, make_id
 from stepwell.core.errors import InputError
 from stepwell.pool import StoredTrajectory
 from stepwell.services.errors import ErrorKind, ServiceError
@@ -105,7 +105,7 @@ def _add_session_routes(router: APIRouter, registry: SessionRegistry) -> None:
     async def create_session(body: SessionBody, request: Request) -> dict[str, Any]:
         """Create a session with a task, a group and tags. The same call again returns the same session."""
         session = await registry.open_session(
-            body.id or new_id("session"), _get_key_name(request), _read_options(body)
+            body.id or make_id("session"), _get_key_name(request), _read_options(body)
         )
         return {"id": session.id, "base_path": f"/s/{session.id}"}
 

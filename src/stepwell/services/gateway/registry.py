@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from stepwell.config.gateway import GatewayConfig
-from stepwell.core import JSON, Status, Step, Task, new_id
+from stepwell.core import JSON, Status, Step, Task, make_id
 from stepwell.core.errors import InfraError, InputError, StepwellError
 from stepwell.pool import Filter, Pool, StoredTrajectory
 from stepwell.services.errors import ErrorKind, ServiceError
@@ -114,7 +114,7 @@ class SessionRegistry:
         """The id of a key's open session."""
         id_ = self._current.get(key_name)
         if id_ is None:
-            id_ = self._current[key_name] = new_id(f"{_AUTOMATIC}.{key_name}")
+            id_ = self._current[key_name] = make_id(f"{_AUTOMATIC}.{key_name}")
         return id_
 
     async def open_session(self, id_: str, key_name: str, options: SessionOptions) -> GatewaySession:

@@ -43,11 +43,11 @@ def build_step_info(call: CallRecord, choice: int, reply: Message | None, text: 
     if call.is_extended:
         info["extended"] = True
     if reply is not None and (reply.tool_calls or reply.text != text):
-        info["reply"] = message_to_json(reply)
+        info["reply"] = encode_message(reply)
     if choice:
         return info
     if reply is not None:
-        info["messages"] = [message_to_json(message) for message in call.new_messages]
+        info["messages"] = [encode_message(message) for message in call.new_messages]
     if call.tools and call.parent is None:
         info["tools"] = json.dumps([tool.to_openai() for tool in call.tools])
     if call.branch is not None:
@@ -70,9 +70,9 @@ def restore_turn(history: History, number: int, step: Step) -> RecordedTurn:
     if first is not None:
         before, tools = first.messages[:-1], first.tools
     else:
-        before = (*(parent.messages if parent else ()), *map(message_from_json, info["messages"]))
+        before = (*(parent.messages if parent else ()), *map(decode_message, info["messages"]))
         tools = parent.tools if parent else _parse_tools(info.get("tools"))
-    reply = message_from_json(info["reply"]) if "reply" in info else Message.assistant(_get_text(step))
+    reply = decode_message(info["reply"]) if "reply" in info else Message.assistant(_get_text(step))
     turn = RecordedTurn(number, call, info["call"], info["parent"], (*before, reply), tools)
     if isinstance(step.state, TokenState) and isinstance(step.action, TokenAction):
         ids: IntArray = np.concatenate([step.state.prompt_ids, step.action.action_ids])
@@ -82,8 +82,8 @@ def restore_turn(history: History, number: int, step: Step) -> RecordedTurn:
     return turn
 
 
-def message_to_json(message: Message) -> dict[str, JSON]:
-    """A message as stored in a record; `message_from_json` reads it."""
+def encode_message(message: Message) -> dict[str, JSON]:
+    """A message as stored in a record; `decode_message` reads it."""
     texts = [part.text for part in message.parts if isinstance(part, TextPart)]
     value: dict[str, JSON] = {"role": message.role, "text": "".join(texts)}
     if message.images:
@@ -100,7 +100,7 @@ def message_to_json(message: Message) -> dict[str, JSON]:
     return value
 
 
-def message_from_json(value: Any) -> Message:
+def decode_message(value: Any) -> Message:
     calls = [ToolCall(name, arguments, id_) for id_, name, arguments in json.loads(value.get("calls", "[]"))]
     content = value["text"]
     if "parts" in value:

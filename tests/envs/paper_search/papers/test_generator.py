@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.properties import examples
 
-from stepwell.core import EncodingError, InputError, content_hash
+from stepwell.core import EncodingError, InputError, hash_content
 from stepwell.envs.paper_search.papers import GraphSpec, PaperGraph, open_generated_graph
 from stepwell.envs.paper_search.papers.generator import generate_graph
 from stepwell.envs.paper_search.papers.vocabulary import TINY_WORDS, make_full_facets, make_tiny_facets
@@ -65,9 +65,9 @@ def test_the_same_spec_makes_the_same_graph(spec: GraphSpec) -> None:
 def test_the_graph_is_the_same_on_every_machine() -> None:
     graph = generate_graph(GraphSpec(num_papers=300, style="tiny", mean_references=5.0, max_references=12))
     assert graph.titles[:3] == GOLDEN_TITLES
-    assert content_hash([graph.titles, graph.abstracts, graph.cited.tolist()]) == GOLDEN_TINY
+    assert hash_content([graph.titles, graph.abstracts, graph.cited.tolist()]) == GOLDEN_TINY
     graph = generate_graph(GraphSpec(num_papers=300))
-    assert content_hash([graph.titles, graph.abstracts, graph.cited.tolist()]) == GOLDEN_FULL
+    assert hash_content([graph.titles, graph.abstracts, graph.cited.tolist()]) == GOLDEN_FULL
 
 
 def test_another_seed_makes_another_graph() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import ConfigError, EncodingError, InputError
-from stepwell.core.ids import content_hash
+from stepwell.core.ids import hash_content
 from stepwell.envs.shop.products.generator import generate_products
 from stepwell.envs.shop.products.product import Option, Product, format_dollars, list_texts
 from stepwell.envs.shop.products.vocabulary import load_vocabulary, strip_article
@@ -20,9 +20,9 @@ SOME = list(generate_products(FULL, 0, 3000))
 
 
 def test_the_same_seed_makes_the_same_products_on_every_machine() -> None:
-    assert content_hash([product.to_json() for product in SOME[:500]]) == "c673501602f5451c4d359cd606a9492e"
+    assert hash_content([product.to_json() for product in SOME[:500]]) == "c673501602f5451c4d359cd606a9492e"
     tiny = [product.to_json() for product in generate_products(TINY, 0, 500)]
-    assert content_hash(tiny) == "329c3cb09f266619e5e9454c4d3285d3"
+    assert hash_content(tiny) == "329c3cb09f266619e5e9454c4d3285d3"
 
 
 def test_other_seeds_make_other_products() -> None:
@@ -82,8 +82,8 @@ def test_every_kind_is_on_sale() -> None:
 def test_a_price_adds_what_the_chosen_values_cost() -> None:
     option = Option("pack", ("1 pack", "2 pack"), (0, 350))
     product = Product("B1", "Tea", "tea", (), 499, options=(option, Option("flavor", ("mint",))))
-    assert product.price_with({}) == product.price_with({"pack": "1 pack", "flavor": "mint"}) == 499
-    assert product.price_with({"pack": "2 pack"}) == 849
+    assert product.compute_price({}) == product.compute_price({"pack": "1 pack", "flavor": "mint"}) == 499
+    assert product.compute_price({"pack": "2 pack"}) == 849
 
 
 def test_money_is_written_with_cents_only_where_there_are_any() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.envs.web.conftest import needs_chromium
 
 from stepwell.core import ConfigError, InputError, Split
-from stepwell.envs import distinct_tasks, make_env
+from stepwell.envs import list_distinct_tasks, make_env
 from stepwell.envs.web.webarena.options import WebArenaOptions
 from stepwell.envs.web.webarena.source import WebArenaSource
 
@@ -104,7 +104,7 @@ def test_addresses_and_tasks_are_options_of_the_environment(forum: Any, tmp_path
     with make_env("web", options) as env:
         observation, _ = env.reset(seed=0)
         assert "Post that the lamp is red" in observation.text and "textarea" in observation.text
-    assert next(distinct_tasks("web", options, Split.HELD_OUT, 0)).content["entry"] == TASK
+    assert next(list_distinct_tasks("web", options, Split.HELD_OUT, 0)).content["entry"] == TASK
 
 
 @pytest.fixture

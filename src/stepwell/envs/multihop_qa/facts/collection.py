@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stepwell.core.errors import EncodingError
-from stepwell.core.ids import content_hash
+from stepwell.core.ids import hash_content
 from stepwell.data.cache import open_cached
 from stepwell.envs.retrieval import Document, IndexKind, SearchIndex
 
@@ -55,7 +55,7 @@ class Collection:
 
     def compute_digest(self) -> str:
         """Content hash of all of it."""
-        return content_hash(_to_plain(self))
+        return hash_content(_to_plain(self))
 
 
 def load_cached_collection(
@@ -109,7 +109,7 @@ def _to_plain(collection: Collection) -> dict[str, object]:
 
 def _write_collection(path: Path, collection: Collection) -> None:
     value = _to_plain(collection)
-    text = json.dumps({"digest": content_hash(value), "collection": value}, ensure_ascii=False)
+    text = json.dumps({"digest": hash_content(value), "collection": value}, ensure_ascii=False)
     with gzip.GzipFile(path, "wb", compresslevel=6, mtime=0) as file:  # the same bytes on every day
         file.write(text.encode())
 
@@ -119,7 +119,7 @@ def _read_collection(path: Path) -> Collection:
         with gzip.open(path, "rb") as file:
             stored = json.loads(file.read())
         value = stored["collection"]
-        if content_hash(value) != stored["digest"]:
+        if hash_content(value) != stored["digest"]:
             raise EncodingError("its content has changed since it was written")
         return Collection(
             value["name"],

@@ -18,7 +18,7 @@ from typing import Any
 from stepwell.envs.multihop_qa.facts.collection import Collection, keep_sound_questions
 from stepwell.envs.multihop_qa.facts.composer import Bridge, Comparison, Composer, Family
 from stepwell.envs.multihop_qa.facts.graph import FactGraph, Node
-from stepwell.envs.multihop_qa.facts.packages import file_digest, package_file
+from stepwell.envs.multihop_qa.facts.packages import digest_file, find_package_file
 from stepwell.envs.multihop_qa.facts.phrases import fill_phrase
 
 DECAYS = {  # mode -> its name, change of the atomic number, change of the mass number
@@ -106,13 +106,13 @@ Row = tuple[Any, ...]
 
 def digest_inputs() -> list[str]:
     """What the collection depends on."""
-    return [file_digest(package_file("mendeleev", "elements.db"))]
+    return [digest_file(find_package_file("mendeleev", "elements.db"))]
 
 
 def build_nuclides() -> Collection:
     """The whole collection, from the package."""
     with closing(
-        sqlite3.connect(f"file:{package_file('mendeleev', 'elements.db')}?mode=ro", uri=True)
+        sqlite3.connect(f"file:{find_package_file('mendeleev', 'elements.db')}?mode=ro", uri=True)
     ) as tables:
         elements = {row[0]: row for row in tables.execute(ELEMENTS)}
         isotopes = {(row[1], row[2]): row for row in reversed(tables.execute(ISOTOPES).fetchall())}

@@ -11,7 +11,7 @@ from stepwell.core.errors import ConfigError
 INSTALL = "pip install 'stepwell[facts]' && pip install --no-deps mendeleev"
 
 
-def package_file(package: str, path: str) -> Path:
+def find_package_file(package: str, path: str) -> Path:
     """A file of a package; a package that is not there is named with how to install it."""
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec else []
@@ -22,7 +22,7 @@ def package_file(package: str, path: str) -> Path:
     raise ConfigError(f"the facts of this environment ship in packages, and {problem}: {INSTALL}")
 
 
-def file_digest(path: Path) -> str:
+def digest_file(path: Path) -> str:
     """Content hash of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()

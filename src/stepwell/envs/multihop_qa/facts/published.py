@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ConfigError
-from stepwell.core.ids import content_hash
+from stepwell.core.ids import hash_content
 from stepwell.envs.multihop_qa.facts.collection import Collection, MultihopQuestion
 from stepwell.envs.retrieval import Document
 
@@ -34,7 +34,7 @@ def read_published(path: Path) -> Collection:
     documents: dict[str, Document] = {}
 
     def add(title: str, text: str) -> str:
-        id = content_hash([title, text])
+        id = hash_content([title, text])
         documents.setdefault(id, Document(id, title, text))
         return id
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from stepwell.core.errors import ConfigError
-from stepwell.core.ids import content_hash
+from stepwell.core.ids import hash_content
 from stepwell.envs.multihop_qa.facts import atlas, codes, nuclides
 from stepwell.envs.multihop_qa.facts.collection import Collection, load_cached_collection
 
@@ -31,4 +31,4 @@ def open_collection(name: str) -> Collection:
     if name not in SOURCES:
         raise ConfigError(f"there is no collection {name!r}; known: {', '.join(SOURCES)}")
     inputs, build = SOURCES[name]
-    return load_cached_collection(name, content_hash([MAKING, inputs()])[:16], build)
+    return load_cached_collection(name, hash_content([MAKING, inputs()])[:16], build)

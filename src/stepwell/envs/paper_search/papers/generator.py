@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 
 from stepwell.core.errors import InputError
-from stepwell.core.ids import content_hash
+from stepwell.core.ids import hash_content
 from stepwell.data.cache import open_cached
 from stepwell.envs.paper_search.papers.graph import Facet, PaperGraph
 from stepwell.envs.paper_search.papers.texts import write_full_text, write_tiny_text
@@ -66,7 +66,7 @@ class GraphSpec:
     @property
     def digest(self) -> str:
         """Names the graph that this spec makes."""
-        return content_hash([VERSION, asdict(self)])
+        return hash_content([VERSION, asdict(self)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _draw_citations(spec: GraphSpec, latents: list[_Latent]) -> tuple[list[int],
     for number, latent in enumerate(latents):
         found: dict[int, None] = {}  # in the order in which they were drawn
         known = _list_known(latent.about)
-        wanted = min(_num_references(spec, latent, rng), number)
+        wanted = min(_draw_num_references(spec, latent, rng), number)
         for _ in range(3 * wanted):
             if len(found) == wanted:
                 break
@@ -204,7 +204,7 @@ def _draw_citations(spec: GraphSpec, latents: list[_Latent]) -> tuple[list[int],
     return cited, ends
 
 
-def _num_references(spec: GraphSpec, latent: _Latent, rng: random.Random) -> int:
+def _draw_num_references(spec: GraphSpec, latent: _Latent, rng: random.Random) -> int:
     if latent.is_survey:
         low, high = (min(bound, spec.max_references) for bound in SURVEY_REFERENCES)
         return rng.randint(low, high)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepwell.core.errors import ConfigError
-from stepwell.core.ids import content_hash
+from stepwell.core.ids import hash_content
 from stepwell.data.cache import open_cached
 from stepwell.envs.paper_search.papers.graph import PaperGraph
 
@@ -56,7 +56,7 @@ def read_snapshot(folder: Path, root: Path | None = None) -> PaperGraph:
     listed = [
         (f.parent.name, f.name, f.stat().st_size, f.stat().st_mtime_ns) for p in PARTS for f in files[p]
     ]
-    digest = content_hash(listed)
+    digest = hash_content(listed)
     name = f"papers/snapshot-{digest}.npz"
     return open_cached(name, lambda path: _build_graph(files, digest).save(path), PaperGraph.load, root)
 

@@ -163,7 +163,7 @@ def make_full_facets(seed: int) -> tuple[Facet, ...]:
     """Domain, task, method, setting and data set of the full graph."""
     written = {"domain": DOMAINS, "task": TASKS, "method": METHODS, "setting": SETTINGS}
     facets = [Facet(name, _read_forms(text)) for name, text in written.items()]
-    return (*facets, Facet("dataset", _dataset_names(random.Random(f"{seed}:datasets"))))
+    return (*facets, Facet("dataset", _draw_dataset_name(random.Random(f"{seed}:datasets"))))
 
 
 def make_tiny_facets(seed: int, num_values: int = 13, num_forms: int = 2) -> tuple[Facet, ...]:
@@ -180,7 +180,7 @@ def _read_forms(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(line.split("|")) for line in text.strip().splitlines())
 
 
-def _dataset_names(rng: random.Random) -> tuple[tuple[str, ...], ...]:
+def _draw_dataset_name(rng: random.Random) -> tuple[tuple[str, ...], ...]:
     """A name of three syllables, and a code: `Veltura`, `KRN-40`."""
     names: dict[str, str] = {}
     while len(names) < NUM_DATASETS:

@@ -52,11 +52,11 @@ class GivenStart:
 
 
 @lru_cache(maxsize=8)
-def _simulator_type(task: str) -> type[Any]:
+def _make_simulator_type(task: str) -> type[Any]:
     module = import_simulator(f"gymnasium_robotics.envs.fetch.{task}", env="fetch", extra="fetch")
     return type("Given", (GivenStart, getattr(module, CLASSES[task])), {})
 
 
 def open_simulator(task: str) -> Any:
     """A Fetch environment whose reward is minus the distance to the goal."""
-    return _simulator_type(task)(reward_type="dense")
+    return _make_simulator_type(task)(reward_type="dense")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepwell.core.errors import ConfigError
-from stepwell.core.ids import content_hash
+from stepwell.core.ids import hash_content
 from stepwell.data.cache import open_cached
 from stepwell.envs.shop.products import generator, webshop_files
 from stepwell.envs.shop.products.store import FORMAT, Store, open_store, write_store
@@ -19,7 +19,7 @@ from stepwell.envs.shop.products.vocabulary import load_vocabulary
 def open_generated_catalogue(words: str, seed: int, num_products: int, root: Path | None = None) -> Store:
     """`num_products` made up from a vocabulary ('full' or 'tiny')."""
     named = load_vocabulary(words)
-    digest = content_hash([FORMAT, generator.VERSION, named.digest, seed, num_products])
+    digest = hash_content([FORMAT, generator.VERSION, named.digest, seed, num_products])
     return open_cached(
         f"products/{words}-{num_products}-{digest[:16]}.db",
         lambda path: write_store(path, generator.generate_products(named, seed, num_products)),
@@ -32,7 +32,7 @@ def open_webshop_catalogue(folder: Path, root: Path | None = None) -> Store:
     """The products and goals of WebShop's files in a folder."""
     files = webshop_files.find_files(folder)
     stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files.all]
-    digest = content_hash([FORMAT, webshop_files.VERSION, str(folder.resolve()), stamps])
+    digest = hash_content([FORMAT, webshop_files.VERSION, str(folder.resolve()), stamps])
 
     def build(path: Path) -> None:
         write_store(path, webshop_files.read_products(files), webshop_files.read_goals(files))

@@ -58,7 +58,7 @@ def _make_ids(style: str, rng: random.Random) -> Iterator[str]:
 def _make_product(words: ProductVocabulary, rng: random.Random, number: str) -> Product:
     kind = rng.choice(words.kinds)
     brand, model = rng.choice(words.brands), rng.choice(words.models)
-    phrases = _without_rivals(kind, rng.sample(kind.phrases, rng.randint(*words.attributes_per_product)))
+    phrases = _drop_rivals(kind, rng.sample(kind.phrases, rng.randint(*words.attributes_per_product)))
     price = _draw_price(kind, rng, cents=words.has_texts)
     named = {"brand": brand, "kind": kind.name, "model": model}
     return Product(
@@ -74,7 +74,7 @@ def _make_product(words: ProductVocabulary, rng: random.Random, number: str) -> 
     )
 
 
-def _without_rivals(kind: ProductKind, phrases: list[str]) -> list[str]:
+def _drop_rivals(kind: ProductKind, phrases: list[str]) -> list[str]:
     """Of phrases that exclude each other, the first."""
     kept: list[str] = []
     for phrase in phrases:
@@ -110,7 +110,7 @@ def _write_features(
         sentences = words.has_sentences if phrase in kind.has_phrases else words.is_sentences
         sentence = rng.choice(sentences)
         features.append(
-            sentence.format(attribute=phrase, Attribute=_first_capital(strip_article(phrase)), **named)
+            sentence.format(attribute=phrase, Attribute=_capitalize_first(strip_article(phrase)), **named)
         )
     if words.has_texts:
         features += [line.format(**named) for line in rng.sample(words.neutral, rng.randint(1, 2))]
@@ -136,5 +136,5 @@ def _capitalise(text: str) -> str:
     return " ".join(word[:1].upper() + word[1:] for word in text.split())
 
 
-def _first_capital(text: str) -> str:
+def _capitalize_first(text: str) -> str:
     return text[:1].upper() + text[1:]

@@ -42,7 +42,7 @@ class Product:
     features: tuple[str, ...] = ()
     description: str = ""
 
-    def price_with(self, chosen: Mapping[str, str]) -> int:
+    def compute_price(self, chosen: Mapping[str, str]) -> int:
         """What it costs with these values chosen (option name -> value)."""
         return self.price + sum(o.extra(chosen[o.name]) for o in self.options if o.name in chosen)
 

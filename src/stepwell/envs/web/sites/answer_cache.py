@@ -36,7 +36,7 @@ class SiteAnswers:
         self._numbers = itertools.count(1)
         self._answers: RecentTable[KeptAnswer] = RecentTable(MAX_ANSWERS)
 
-    def new_state(self) -> int:
+    def make_state(self) -> int:
         """A number that nothing is known about."""
         return next(self._numbers)
 
@@ -46,5 +46,5 @@ class SiteAnswers:
 
     def keep(self, state: int, request: Any, answer: SiteAnswer | None, *, is_changed: bool) -> KeptAnswer:
         """Keep an answer; `is_changed`: the database is another one now."""
-        after = self.new_state() if is_changed else state
+        after = self.make_state() if is_changed else state
         return self._answers.keep((state, request), KeptAnswer(answer, after))

@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from typing import Any
 
 from stepwell.core.errors import EnvError
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.envs.web.recent import RecentTable
 from stepwell.envs.web.sites.answer_cache import MAX_ANSWERS, SiteAnswers
 from stepwell.envs.web.sites.app import SitesApp
@@ -53,7 +53,7 @@ class SiteHost:
 
     def open_episode(self) -> SiteEpisode:
         """A new snapshot."""
-        episode = SiteEpisode(self, new_id("episode"))
+        episode = SiteEpisode(self, make_id("episode"))
         self._episodes[episode.name] = episode
         return episode
 

@@ -19,9 +19,9 @@ from stepwell.envs.web.sites.markup import (
     bullet_list,
     choice,
     form,
-    hidden_field,
     link,
     tag,
+    write_hidden_field,
 )
 from stepwell.envs.web.sites.visit import Visit
 
@@ -81,7 +81,7 @@ def list_rows(
     fields = (
         [*filters, choice("Sort", "sort", list(query.orders), order)] if len(query.orders) > 1 else [*filters]
     )
-    words = [hidden_field("q", visit.query["q"])] if visit.query.get("q") else []
+    words = [write_hidden_field("q", visit.query["q"])] if visit.query.get("q") else []
     return Html(
         (form(visit.path, "Apply", *words, *fields, method="get") if fields else "")
         + tag("p", f"{total} {noun}", class_="count")

@@ -90,7 +90,7 @@ def choice(label: str, name: str, options: Iterable[str] | Mapping[str, str], va
     return tag("label", f"{label} ", tag("select", made, name=name))
 
 
-def hidden_field(name: str, value: object) -> Html:
+def write_hidden_field(name: str, value: object) -> Html:
     """A value that travels with a form unseen."""
     return tag("input", type="hidden", name=name, value=str(value))
 

@@ -156,7 +156,7 @@ class _Parser:
             node = self.read_choice()
             self._need_sign("]")
             return node
-        kind, text = self._next_token()
+        kind, text = self._peek_token()
         if kind == "text":
             return ConstantNode(re.sub(r"\\(.)", r"\1", text[1:-1]))
         if kind == "number":
@@ -181,14 +181,14 @@ class _Parser:
             return ArrowNode(name, self.read_choice())
         return self.read_choice()
 
-    def _next_token(self) -> tuple[str, str]:
+    def _peek_token(self) -> tuple[str, str]:
         if self.at >= len(self.tokens):
             raise InputError(f"the locator {self.text!r} ends too early")
         self.at += 1
         return self.tokens[self.at - 1]
 
     def _take(self, kind: str) -> str:
-        found, text = self._next_token()
+        found, text = self._peek_token()
         if found != kind:
             raise InputError(f"cannot read the locator {self.text!r}: a {kind} is expected, not {text!r}")
         return text

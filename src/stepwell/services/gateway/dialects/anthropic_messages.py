@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 from pydantic import Field
 
 from stepwell.core import ToolSchema
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.rendering import ImagePart, Message
 from stepwell.services.gateway.chat import (
     ChatCompletion,
@@ -206,7 +206,7 @@ def parse_request(body: MessagesRequest, image_decoder: ImageDecoder | None = No
         top_p=1.0 if body.top_p is None else body.top_p,
         stop=tuple(body.stop_sequences or ()),
         metadata={"user": body.metadata.user_id} if body.metadata and body.metadata.user_id else {},
-        id=new_id("msg"),
+        id=make_id("msg"),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from stepwell.core import ToolCall, ToolSchema
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.rendering import Message
 from stepwell.services.gateway.chat import (
     ChatCompletion,
@@ -200,7 +200,7 @@ def parse_request(body: ChatCompletionRequest, image_decoder: ImageDecoder | Non
         seed=body.seed,
         num_top_logprobs=0 if body.logprobs else None,
         metadata=shared.read_metadata(body.metadata, body.user),
-        id=new_id("chatcmpl"),
+        id=make_id("chatcmpl"),
     )
 
 

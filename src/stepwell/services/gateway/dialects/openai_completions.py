@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.services.gateway.chat import ChatCompletion, ChatRequest, CompletionDelta, TokenLogprob
 from stepwell.services.gateway.dialects import openai_shared as shared
 from stepwell.services.gateway.dialects.request_bodies import (
@@ -84,7 +84,7 @@ def parse_request(body: CompletionRequest) -> ChatRequest:
         seed=body.seed,
         num_top_logprobs=body.logprobs,
         metadata=shared.read_metadata(body.metadata, body.user),
-        id=new_id("cmpl"),
+        id=make_id("cmpl"),
     )
 
 

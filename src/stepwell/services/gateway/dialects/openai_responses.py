@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from stepwell.core import ToolCall, ToolSchema
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.rendering import Message
 from stepwell.services.gateway.chat import (
     ChatCompletion,
@@ -209,7 +209,7 @@ def parse_request(body: ResponsesRequest, conversation: tuple[Message, ...]) -> 
         top_p=1.0 if body.top_p is None else body.top_p,
         num_top_logprobs=0 if LOGPROBS in (body.include or ()) else None,
         metadata=shared.read_metadata(body.metadata, body.user),
-        id=new_id("resp"),
+        id=make_id("resp"),
     )
 
 
@@ -283,7 +283,7 @@ def write_message_item(
 ) -> dict[str, Any]:
     """The sampled text as an output item."""
     return {
-        "id": item_id or new_id("msg"),
+        "id": item_id or make_id("msg"),
         "type": "message",
         "role": "assistant",
         "status": status,
@@ -300,7 +300,7 @@ def write_text_part(text: str, tokens: Iterable[TokenLogprob] = ()) -> dict[str,
 def write_call_item(call: ToolCall) -> dict[str, Any]:
     """A sampled call as an output item."""
     return {
-        "id": new_id("fc"),
+        "id": make_id("fc"),
         "type": "function_call",
         "status": "completed",
         "call_id": call.id,

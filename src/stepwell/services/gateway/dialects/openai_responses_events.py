@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepwell.core import ToolCall
-from stepwell.core.ids import new_id
+from stepwell.core.ids import make_id
 from stepwell.services.errors import ServiceError
 from stepwell.services.gateway.chat import ChatCompletion, ChatRequest, CompletionDelta, TokenLogprob
 from stepwell.services.gateway.dialects import openai_responses as responses
@@ -31,7 +31,7 @@ class _OpenMessage:
 
     text: str = ""
     tokens: list[TokenLogprob] = field(default_factory=list)
-    id: str = field(default_factory=lambda: new_id("msg"))
+    id: str = field(default_factory=lambda: make_id("msg"))
 
 
 class ResponsesWriter:

@@ -13,10 +13,10 @@ from stepwell.envs.web.sites.markup import (
     fact,
     field,
     form,
-    hidden_field,
     join,
     link,
     tag,
+    write_hidden_field,
 )
 from stepwell.envs.web.sites.routes import METERS_PER_MINUTE, count_minutes, read_roads, search_roads
 from stepwell.envs.web.sites.visit import Answer, PageError, PageRoute, Redirect, Site, Visit, page
@@ -125,7 +125,7 @@ def show_route_form(visit: Visit, number: int) -> Answer:
     """Ask for a route from here."""
     here = visit.find_row("SELECT * FROM places WHERE id = ?", number)
     mode = visit.find_value("SELECT mode FROM travel WHERE user = ?", visit.user) or "walk"
-    fields = [hidden_field("from", here["name"]), field("To", "to"), choice("By", "by", MODES, mode)]
+    fields = [write_hidden_field("from", here["name"]), field("To", "to"), choice("By", "by", MODES, mode)]
     return page(f"From {here['name']}", form("/route", "Find route", *fields, method="get"))
 
 

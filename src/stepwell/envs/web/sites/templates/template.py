@@ -28,7 +28,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from stepwell.core.errors import InputError
-from stepwell.core.ids import content_hash
+from stepwell.core.ids import hash_content
 from stepwell.envs.web.sites.database import open_reader
 from stepwell.envs.web.sites.seeding.shop import STAFF
 from stepwell.envs.web.sites.seeding.words import load_words, shorten_name
@@ -137,5 +137,5 @@ def find_split(template: TaskTemplate, parameters: Mapping[str, Any]) -> TaskSpl
     """The split of a task: by its template, then by its parameters."""
     if template.held_out:
         return "templates"
-    bucket = int(content_hash([template.name, dict(parameters)])[:8], 16) % PARAMETER_SHARE
+    bucket = int(hash_content([template.name, dict(parameters)])[:8], 16) % PARAMETER_SHARE
     return "parameters" if bucket == 0 and (template.sample or template.pools) else "train"
