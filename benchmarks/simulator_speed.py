@@ -47,7 +47,7 @@ from rich.table import Table
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, RobotEnvDescription, Task
 from stepwell.envs import EnvBatch, make_env
-from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
+from stepwell.envs.robots.base import ActionEffect, RobotEnv, RobotOptions
 from stepwell.envs.turns import Turn
 from stepwell.workers import ProcessSimulator
 
@@ -91,10 +91,10 @@ class GymWorld(RobotEnv):
     def begin(self, task: Task, seed: int) -> None:
         self._seen, _ = self._gym.reset(seed=task.content["seed"])
 
-    def act(self, action: Any) -> Moved:
+    def act(self, action: Any) -> ActionEffect:
         given = int(action[0] > 0) if self._is_discrete else action
         self._seen, reward, terminated, truncated, _ = self._gym.step(given)
-        return Moved(terminated or truncated, float(reward))
+        return ActionEffect(terminated or truncated, float(reward))
 
     def arrays(self) -> dict[str, Any]:
         return {"state": np.asarray(self._seen, np.float32)}
@@ -124,8 +124,8 @@ class IdleWorld(GymWorld):
     def begin(self, task: Task, seed: int) -> None:
         return
 
-    def act(self, action: Any) -> Moved:
-        return Moved(False)
+    def act(self, action: Any) -> ActionEffect:
+        return ActionEffect(False)
 
     def close(self) -> None:
         return

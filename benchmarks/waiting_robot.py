@@ -23,7 +23,7 @@ from stepwell.core import (
     VersionSpan,
 )
 from stepwell.engines.weights import fingerprint_of
-from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
+from stepwell.envs.robots.base import ActionEffect, RobotEnv, RobotOptions
 
 ENV, ENGINE = "waiting_robot:WaitingRobot", "waiting_robot:build_waiting_engine"
 
@@ -54,10 +54,10 @@ class WaitingRobot(RobotEnv):
     def begin(self, task: Task, seed: int) -> None:
         self.values = np.full(self.options.num_floats, seed % 100, np.float32)
 
-    def act(self, action: Any) -> Moved:
+    def act(self, action: Any) -> ActionEffect:
         if self.options.step_s:
             time.sleep(self.options.step_s)
-        return Moved(False, 0.0)
+        return ActionEffect(False, 0.0)
 
     def arrays(self) -> dict[str, Any]:
         return {"proprio": np.zeros(2, np.float32), "state": self.values}

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 
+from tests.function_words import EXCEPTIONS, OPENINGS, STATEMENTS, VERBS
 from tests.sources import ROOT, read_sources
 
 MAX_ONE_WORD_SHARE = 0.30
@@ -22,6 +23,8 @@ IRREGULAR = """
 # Names and words that were replaced; where words stay, they mean data of sites, old files or words of papers.
 FORMER_NAMES = """
     Ask Call Ending Keeper Life Mould Opening Outflow Parts See Sitting Stock SyncLoop Whole World
+    BrokenContract CallWatch ContractViolation FedTask GivenStart LeanForward LinkBroken Moved PageSeen
+    RunGroup RunShelf ServerGone SessionGone Thing
     begun oddities quieten shown told told_as_too_large write_whole
 """
 FORMER_WORDS = re.compile(r"\b(worlds?|pictures?)\b")
@@ -31,6 +34,8 @@ MAY_SAY_WORLD = (
     "config/renamed.py",
     "studies/results.py",
 )
+FACTS = ("contracts/", "envs/check_text.py", "envs/robots/check.py")
+"""Files of contract checks: their functions are named for the fact that they test."""
 VERBS_IN_ED = {"feed", "seed", "need", "embed", "exceed", "proceed", "succeed"}
 
 
@@ -63,6 +68,35 @@ def test_participles_that_do_not_end_in_ed_are_on_the_list() -> None:
 
 def test_no_function_is_a_bare_participle() -> None:
     assert list(find_bare_participles()) == []
+
+
+def find_names_without_a_verb() -> Iterator[tuple[str, str]]:
+    words = {*VERBS.split(), *OPENINGS.split(), *STATEMENTS.split()}
+    for name, place, is_property in read_definitions()[0]:
+        first = name.strip("_").split("_")[0]
+        if not (is_property or first in words or "_to_" in name or place.startswith(FACTS)):
+            yield name.strip("_"), place
+
+
+def test_a_function_begins_with_a_verb_or_is_a_known_exception() -> None:
+    known = " ".join(EXCEPTIONS.values()).split()
+    found = list(find_names_without_a_verb())
+    assert [(name, place) for name, place in found if name not in known] == []
+    assert sorted(set(known) - {name for name, _ in found}) == [], (
+        "no longer needed in tests/function_words.py"
+    )
+
+
+def test_a_name_without_a_verb_is_noticed() -> None:
+    words = {*VERBS.split(), *OPENINGS.split(), *STATEMENTS.split()}
+    assert not words & {"data", "todo", "wilson", "demonstrations", "package", "problem", "minibatch"}
+
+
+def test_exceptions_end_in_error() -> None:
+    pattern = re.compile(r"^class (\w+)\(\w*(?:Error|Exception)\b", re.MULTILINE)
+    found = [name for path in read_sources() for name in pattern.findall(path.read_text())]
+    assert len(found) > 20
+    assert [name for name in found if not name.endswith("Error")] == []
 
 
 def test_a_public_class_name_is_used_once() -> None:

@@ -17,6 +17,13 @@ from stepwell.rendering.tiny import build_tokenizer
         ("stepwell.core", "World", "EnvDescription"),
         ("stepwell.core", "Actions", "ActionSpace"),
         ("stepwell.core", "Pictures", "ImageStore"),
+        ("stepwell.core", "new_id", "make_id"),
+        ("stepwell.core", "content_hash", "hash_content"),
+        ("stepwell.core", "problem_with", "find_call_problem"),
+        ("stepwell.core", "random_call", "draw_random_call"),
+        ("stepwell.envs", "distinct_tasks", "list_distinct_tasks"),
+        ("stepwell.envs.robots", "Moved", "ActionEffect"),
+        ("stepwell.curriculum", "FedTask", "SourcedTask"),
         ("stepwell.agents", "Past", "PastTurn"),
         ("stepwell.rewards", "compose", "select_parts"),
         ("stepwell.monitors", "Entry", "LogEntry"),
@@ -40,6 +47,8 @@ def test_a_name_that_never_was_is_an_attribute_error() -> None:
         ("stepwell.rendering", "Renderer", "text_of", "read_text"),
         ("stepwell.rendering", "Conversation", "sampled", "record_action"),
         ("stepwell.policies.vla", "VLAPolicy", "fresh", "from_shape"),
+        ("stepwell.algos.segments", "Segments", "discounted_sum", "sum_discounted"),
+        ("stepwell.rewards", "BatchJudge", "most_repeated", "find_most_repeated"),
     ],
 )
 def test_an_old_member_is_the_new_one_with_a_warning(module: str, owner: str, old: str, new: str) -> None:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from stepwell.core import ConfigError, Split, Task
 from stepwell.curriculum import (
     DroppedTask,
-    FedTask,
     FixedFeed,
     PhasedFeed,
     PhaseFiles,
     PhaseRequest,
     PhaseResults,
+    SourcedTask,
 )
 from stepwell.curriculum.phases import take_fresh_tasks
 
@@ -41,13 +41,13 @@ class Harder:
     def __init__(self) -> None:
         self.requests: list[PhaseRequest] = []
 
-    def __call__(self, request: PhaseRequest) -> Iterable[FedTask]:
+    def __call__(self, request: PhaseRequest) -> Iterable[SourcedTask]:
         self.requests.append(request)
         rng = random.Random()
         for parent in request.results.failed:
             for task in make_tasks(1, start=rng.randrange(1000, 10**9)):
-                yield FedTask(task, (parent.id,))
-        yield FedTask(request.fresh[0], generator="env")
+                yield SourcedTask(task, (parent.id,))
+        yield SourcedTask(request.fresh[0], generator="env")
 
 
 def fail_first(phase: int, tasks: Sequence[Task]) -> PhaseResults:
@@ -146,7 +146,7 @@ def test_held_out_and_repeated_tasks_are_left_out_and_counted(tmp_path: Path) ->
         if task.split(SHARE) is not Split.TRAIN
     )
     notes: list[str] = []
-    made = [FedTask(held_out), FedTask(TASKS[3]), FedTask(TASKS[3], parents=("x",))]
+    made = [SourcedTask(held_out), SourcedTask(TASKS[3]), SourcedTask(TASKS[3], parents=("x",))]
     feed = make_feed(tmp_path, lambda request: made, notes)
     assert {task.id for task in feed.list_tasks(4) + feed.list_tasks(5)} == {TASKS[3].id}
     assert notes[-1] == "phase 2: 1 tasks; 1 left out: of the held-out split; 1 left out: duplicate"
@@ -156,12 +156,12 @@ def test_held_out_and_repeated_tasks_are_left_out_and_counted(tmp_path: Path) ->
     ("made", "message"),
     [
         ([], "made no usable task for phase 2"),
-        ([TASKS[0]], "needs FedTask of environment 'lake'"),
-        ([FedTask(Task("other", {}))], "needs FedTask of environment 'lake'"),
+        ([TASKS[0]], "needs SourcedTask of environment 'lake'"),
+        ([SourcedTask(Task("other", {}))], "needs SourcedTask of environment 'lake'"),
     ],
 )
 def test_a_generator_that_makes_nothing_usable_is_refused(
-    tmp_path: Path, made: list[FedTask], message: str
+    tmp_path: Path, made: list[SourcedTask], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make_feed(tmp_path, lambda request: made).list_tasks(4)
@@ -170,7 +170,7 @@ def test_a_generator_that_makes_nothing_usable_is_refused(
 
 def test_a_phase_without_usable_tasks_repeats_the_last_one_and_says_so(tmp_path: Path) -> None:
     held_out = [
-        FedTask(task)
+        SourcedTask(task)
         for task in (Task("lake", {"board": n}) for n in range(99))
         if task.split(SHARE) is not Split.TRAIN
     ]
@@ -205,7 +205,7 @@ texts = st.text(max_size=8)
 @given(
     st.lists(
         st.builds(
-            FedTask,
+            SourcedTask,
             st.builds(Task, texts.filter(bool), st.dictionaries(texts, texts | st.integers()), texts),
             st.lists(texts, max_size=3).map(tuple),
             texts,
@@ -217,7 +217,7 @@ texts = st.text(max_size=8)
     )
 )
 def test_stored_tasks_come_back_unchanged(
-    tmp_path_factory: pytest.TempPathFactory, fed: list[FedTask]
+    tmp_path_factory: pytest.TempPathFactory, fed: list[SourcedTask]
 ) -> None:
     files = PhaseFiles(tmp_path_factory.mktemp("phases"))
     dropped = [DroppedTask(each, "infeasible") for each in fed[:2]]

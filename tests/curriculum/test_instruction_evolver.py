@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core import Task
-from stepwell.curriculum import DroppedTask, FedTask, PhaseRequest, PhaseResults
+from stepwell.curriculum import DroppedTask, PhaseRequest, PhaseResults, SourcedTask
 from stepwell.curriculum.instruction_evolver import INFEASIBLE, NO_CHECKER, InstructionEvolver
 from stepwell.curriculum.instruction_prompts import (
     PROMPT_NAMES,
@@ -54,7 +54,7 @@ def make_request() -> PhaseRequest:
 def test_candidates_have_their_examples_as_parents_and_the_prompt_as_relation() -> None:
     writer = Writer()
     made = list(islice(InstructionEvolver(writer, make_task, "a lake", "ladder")(make_request()), 6))
-    kept = [each for each in made if isinstance(each, FedTask)]
+    kept = [each for each in made if isinstance(each, SourcedTask)]
     dropped = [each for each in made if isinstance(each, DroppedTask)]
     assert kept and all(each.task.instruction.startswith("cross lake") for each in kept)
     assert {each.relation for each in kept} == {name_prompt("ladder")} == {"ladder-1"}

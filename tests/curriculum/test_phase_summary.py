@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stepwell.core import Status, Step, Task, TokenAction, TokenState, Trajectory
-from stepwell.curriculum import DroppedTask, FedTask, ScoredTrajectory
+from stepwell.curriculum import DroppedTask, ScoredTrajectory, SourcedTask
 from stepwell.curriculum.error_types import ErrorType, classify_failure
 from stepwell.curriculum.phase_summary import describe_summary, summarize_phase
 
@@ -53,8 +53,8 @@ def test_a_phase_is_summed_up_by_family_required_turns_and_reason() -> None:
         Task("lake", {"n": 1}, tags=("ice",)),
         Task("lake", {"n": 2}, "cross the snow", tags=("snow",)),
     )
-    gone = FedTask(Task("lake", {"n": 3}), (ice.id,), "evolve", "harder", value=0.9)
-    fed = [FedTask(ice, generator="fresh"), FedTask(snow, (ice.id,), "evolve", "easier", 0.4, 3)]
+    gone = SourcedTask(Task("lake", {"n": 3}), (ice.id,), "evolve", "harder", value=0.9)
+    fed = [SourcedTask(ice, generator="fresh"), SourcedTask(snow, (ice.id,), "evolve", "easier", 0.4, 3)]
     played = [
         make_episode([("a", "up"), ("b", "left")], Status.SUCCESS, ice),
         make_episode([("a", "up"), ("b", "exit")], Status.FAILURE, ice),

@@ -15,7 +15,7 @@ from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import ImageSpan, TokenState
 from stepwell.engines.embedded import EmbeddedEngine
-from stepwell.engines.forward import LeanForward
+from stepwell.engines.forward import LlamaForward
 from stepwell.engines.image_features import ImageFeatures
 from stepwell.engines.parity import TOLERANCE
 from stepwell.engines.weights import fingerprint_of
@@ -71,7 +71,7 @@ def test_logprobs_of_prompts_with_images_are_those_of_the_models_own_forward(
 def test_a_tiny_decoder_inside_a_model_that_sees_runs_lean() -> None:
     engine, _ = engine_of("llava", forward="auto")
     with engine:
-        assert isinstance(engine._core.runner.forward, LeanForward)
+        assert isinstance(engine._core.runner.forward, LlamaForward)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -20,7 +20,7 @@ from stepwell.core.protocols import Request, SamplingParams
 from stepwell.core.step import TokenState
 from stepwell.engines.attention import AttentionSpec, DecodePlan, PrefillPlan
 from stepwell.engines.embedded import EmbeddedEngine
-from stepwell.engines.forward import HeadNorms, LeanLayer, LeanOps, Rotation
+from stepwell.engines.forward import HeadNorms, LlamaLayer, LlamaOps, Rotation
 from stepwell.engines.kv_store import KVStore
 from stepwell.engines.sampling import choose_tokens, hash_uniforms
 
@@ -107,12 +107,12 @@ def test_layer_operations_equal_their_torch_counterparts(device: str, normed: bo
     weight = draw(num_heads + num_kv_heads, dim)
     norms = HeadNorms(weight, 1e-6, weight[0], weight[-1], num_heads) if normed else None
     none: Any = None
-    layer = LeanLayer(none, none, none, norms, none, none, none, none, none, AttentionSpec(0.4))
+    layer = LlamaLayer(none, none, none, norms, none, none, none, none, none, AttentionSpec(0.4))
     slots = torch.tensor([0, 1, 2, 3, 5], device=device)
     positions = torch.tensor([3, 0, 150, 64, 9], device=device)
     qkv = draw(num_tokens, num_heads + 2 * num_kv_heads, dim)
     results = []
-    for ops in (LeanOps(rotation), TritonOps(rotation)):
+    for ops in (LlamaOps(rotation), TritonOps(rotation)):
         store = filled_store(device, num_kv_heads, dim)
         plan: Any = (
             TritonDecodePlan(store, slots, positions, 1)
@@ -129,8 +129,8 @@ def test_layer_operations_equal_their_torch_counterparts(device: str, normed: bo
         assert_close(ours, theirs)
     x, gate_up = draw(num_tokens, 36), draw(num_tokens, 74)
     w = draw(36)
-    assert_close(TritonOps(rotation).rms_norm(x, w, 1e-5), LeanOps(rotation).rms_norm(x, w, 1e-5))
-    assert_close(TritonOps(rotation).silu_mul(gate_up), LeanOps(rotation).silu_mul(gate_up))
+    assert_close(TritonOps(rotation).rms_norm(x, w, 1e-5), LlamaOps(rotation).rms_norm(x, w, 1e-5))
+    assert_close(TritonOps(rotation).silu_mul(gate_up), LlamaOps(rotation).silu_mul(gate_up))
 
 
 @pytest.mark.parametrize("device", DEVICES)

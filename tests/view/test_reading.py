@@ -18,7 +18,7 @@ from stepwell.rendering.token_text import TokenReader, map_byte_letters
 from stepwell.view.comparison import Track, align_tracks, thin_track
 from stepwell.view.credit_chart import draw_credit_chart
 from stepwell.view.run_files import MetricTail, ViewedRun
-from stepwell.view.run_finder import RunShelf
+from stepwell.view.run_finder import RunIndex
 from stepwell.view.terminal import draw_sparkline
 from stepwell.view.tree_chart import build_batch_tree
 
@@ -47,11 +47,11 @@ def test_the_stamp_changes_with_the_run(client: TestClient, folder: Path) -> Non
 
 def test_a_view_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no run and no pool"):
-        RunShelf([str(tmp_path)])
+        RunIndex([str(tmp_path)])
 
 
 def test_a_pool_alone_is_shown(folder: Path) -> None:
-    shelf = RunShelf([str(folder / "one" / "pool")])
+    shelf = RunIndex([str(folder / "one" / "pool")])
     assert [run.is_pool_only for run in shelf.runs.values()] == [True]
 
 

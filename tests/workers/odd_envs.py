@@ -13,7 +13,7 @@ import numpy as np
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, ArraySpec, EnvDescription, Observation, RobotEnvDescription, Task
 from stepwell.envs.base import Effect, Env
-from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions
+from stepwell.envs.robots.base import ActionEffect, RobotEnv, RobotOptions
 
 ODD = "tests.workers.odd_envs:Odd"
 POINT = "tests.workers.odd_envs:Point"
@@ -129,10 +129,10 @@ class Point(RobotEnv):
     def begin(self, task: Task, seed: int) -> None:
         self.place = np.array(task.content["place"])
 
-    def act(self, action: Any) -> Moved:
+    def act(self, action: Any) -> ActionEffect:
         self.place = self.place + 0.1 * action
         distance = float(np.linalg.norm(self.place))
-        return Moved(distance < 0.1, -distance)
+        return ActionEffect(distance < 0.1, -distance)
 
     def arrays(self) -> dict[str, Any]:
         found: dict[str, Any] = {

@@ -19,7 +19,7 @@ from typing import NoReturn, TextIO
 from stepwell import __version__
 from stepwell.core.errors import StepwellError
 from stepwell.core.names import describe_missing_module, suggest_name
-from stepwell.runs.interrupts import Terminated, sigterm_as_interrupt
+from stepwell.runs.interrupts import Terminated, raise_on_sigterm
 
 # each is a module of this folder, in the order of `stepwell --help`
 COMMANDS = (
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.is_whole_process = argv is None
     warnings.showwarning = _show_warning
     try:
-        with sigterm_as_interrupt():
+        with raise_on_sigterm():
             code = int(args.run(args))
         sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
         return code

@@ -18,8 +18,8 @@ from torch import Tensor
 from stepwell.algos import Timeline
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import CreditTraits, load_function, read_traits
-from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
-from stepwell.core.errors import InputError
+from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.errors import ContractError, InputError
 
 HORIZON = 8  # turn limit of the imaginary environment
 _VALUES: dict[str | None, tuple[str, ...]] = {
@@ -55,7 +55,7 @@ class CreditProbe:
         except InputError as error:
             if "missing" not in str(error):
                 raise
-            raise BrokenContract(
+            raise ContractError(
                 f"it reads what it does not declare ({error}); correct reads={self.traits.reads!r}"
             ) from error
         return result
@@ -100,7 +100,7 @@ def make_batch(traits: CreditTraits, seed: int = 0, dtype: torch.dtype = torch.f
 def returns_a_credit_result(probe: CreditProbe) -> str:
     result: object = probe.run(probe.batch)
     if not isinstance(result, CreditResult):
-        raise BrokenContract(
+        raise ContractError(
             f"it returned {type(result).__name__}; return CreditResult.of_steps(timeline, advantages), "
             "CreditResult.of_trajectories(...) or CreditResult(timeline, advantages)"
         )
@@ -119,11 +119,11 @@ def steps_have_one_advantage_as_declared(probe: CreditProbe) -> str:
     if probe.traits.level == "token":
         return "declared level='token': advantages may differ inside a step"
     if result.step_advantages is None:
-        raise BrokenContract(
+        raise ContractError(
             "step_advantages are missing; return CreditResult.of_steps(...), or declare level='token'"
         )
     if not torch.equal(timeline.steps_to_tokens(result.step_advantages), result.advantages):
-        raise BrokenContract("action tokens of one step have different advantages; declare level='token'")
+        raise ContractError("action tokens of one step have different advantages; declare level='token'")
     return "all action tokens of a step share it"
 
 
@@ -131,19 +131,19 @@ def critic_targets_are_where_declared(probe: CreditProbe) -> str:
     result, timeline, reads = probe.result, probe.batch, probe.traits.reads
     if reads is None:
         if result.value_targets is not None:
-            raise BrokenContract("it gives the critic targets; declare reads='state' (or where it reads it)")
+            raise ContractError("it gives the critic targets; declare reads='state' (or where it reads it)")
         return "it needs no critic"
     if result.value_targets is None or result.value_sites is None:
-        raise BrokenContract(f"it declares reads={reads!r} but gives no value_targets and value_sites")
+        raise ContractError(f"it declares reads={reads!r} but gives no value_targets and value_sites")
     sites = {"state": timeline.state_sites, "end": timeline.end_sites, "tokens": timeline.token_sites}
     names = ("tokens", "end") if reads == "tokens_and_end" else (reads,)
     expected = {tuple(site) for name in names for site in sites[name].tolist()}
     if {tuple(site) for site in result.value_sites.tolist()} != expected:
-        raise BrokenContract(f"value_sites are not those of reads={reads!r}; use timeline.{names[0]}_sites")
+        raise ContractError(f"value_sites are not those of reads={reads!r}; use timeline.{names[0]}_sites")
     check_vector("value_targets", result.value_targets, len(result.value_sites), "site", timeline)
     low, high = float(result.value_targets.min()), float(result.value_targets.max())
     if probe.traits.targets == "outcomes" and not 0 <= low <= high <= 1:
-        raise BrokenContract(f"targets='outcomes' must lie in [0, 1], found {low:g} to {high:g}")
+        raise ContractError(f"targets='outcomes' must lie in [0, 1], found {low:g} to {high:g}")
     return f"{len(result.value_sites)} targets at {reads!r}"
 
 
@@ -153,12 +153,12 @@ def siblings_are_compared_as_declared(probe: CreditProbe) -> str:
     alone = probe.run(replace(batch, groups=own, anchors=torch.arange(batch.num_steps)))
     changes = not torch.equal(alone.advantages, probe.result.advantages)
     if changes and not probe.traits.compares_siblings:
-        raise BrokenContract(
+        raise ContractError(
             "advantages change when a trajectory is alone in its group, so it compares siblings; declare "
             "compares_siblings=True, else every task is sampled once and there is nothing to compare with"
         )
     if not changes and probe.traits.compares_siblings:
-        raise BrokenContract(
+        raise ContractError(
             "it declares compares_siblings=True, but advantages do not depend on groups; read "
             "timeline.read_group_labels(), or drop the declaration"
         )
@@ -171,9 +171,9 @@ def token_rewards_are_read_as_declared(probe: CreditProbe) -> str:
     penalized = probe.run(replace(batch, token_rewards=penalties.to(batch.rewards.dtype)))
     changes = not torch.equal(penalized.advantages, probe.result.advantages)
     if changes and not probe.traits.reads_token_rewards:
-        raise BrokenContract("token rewards change the result; declare reads_token_rewards=True")
+        raise ContractError("token rewards change the result; declare reads_token_rewards=True")
     if not changes and probe.traits.reads_token_rewards:
-        raise BrokenContract(
+        raise ContractError(
             "it declares reads_token_rewards=True, but they change nothing, and a KL in the reward would be "
             "lost; add timeline.read_token_rewards(), or drop the declaration"
         )
@@ -186,9 +186,7 @@ def whitens_as_declared(probe: CreditProbe) -> str:
     advantages = probe.result.advantages.double()
     mean, deviation = float(advantages.mean()), float(advantages.std(correction=0))
     if abs(mean) > 1e-3 or abs(deviation - 1) > 1e-2:
-        raise BrokenContract(
-            f"it declares whitens=True, but mean is {mean:.3g} and deviation {deviation:.3g}"
-        )
+        raise ContractError(f"it declares whitens=True, but mean is {mean:.3g} and deviation {deviation:.3g}")
     return "mean 0, deviation 1 over action tokens"
 
 
@@ -197,7 +195,7 @@ def rewards_decide(probe: CreditProbe) -> str:
     for other in (1.0 - batch.rewards, batch.rewards.flip(0)):
         if not torch.equal(probe.run(replace(batch, rewards=other)).advantages, probe.result.advantages):
             return "other rewards give other advantages"
-    raise BrokenContract("advantages are the same whatever the rewards are; there is nothing to learn from")
+    raise ContractError("advantages are the same whatever the rewards are; there is nothing to learn from")
 
 
 def keep_selects_steps(probe: CreditProbe) -> str:
@@ -205,7 +203,7 @@ def keep_selects_steps(probe: CreditProbe) -> str:
     if keep is None:
         return "every step is trained"
     if keep.dtype != torch.bool or keep.shape != (probe.batch.num_steps,):
-        raise BrokenContract(f"keep must be a bool for each step, got {keep.dtype} {list(keep.shape)}")
+        raise ContractError(f"keep must be a bool for each step, got {keep.dtype} {list(keep.shape)}")
     return f"{int(keep.sum())} of {len(keep)} steps are trained"
 
 
@@ -214,9 +212,9 @@ def is_deterministic_and_changes_no_input(probe: CreditProbe) -> str:
     again = probe.run(probe.batch)
     for name, value in clone_fields(probe.batch).items():
         if not torch.equal(value, before[name]):
-            raise BrokenContract(f"it changes timeline.{name} in place; work on a copy")
+            raise ContractError(f"it changes timeline.{name} in place; work on a copy")
     if not torch.equal(again.advantages, probe.result.advantages):
-        raise BrokenContract("the same batch gives another result; use no random numbers and no state")
+        raise ContractError("the same batch gives another result; use no random numbers and no state")
     return "twice the same, bit for bit"
 
 
@@ -225,7 +223,7 @@ def order_of_trajectories_does_not_matter(probe: CreditProbe) -> str:
     shuffled = probe.run(reorder(batch, order))
     expected = probe.result.advantages[_places(batch, order)["token"]]
     if not torch.allclose(shuffled.advantages, expected, rtol=1e-4, atol=1e-5):
-        raise BrokenContract(
+        raise ContractError(
             "advantages depend on the order of trajectories; groups are given by their labels"
         )
     return "advantages move with their trajectories"
@@ -259,15 +257,15 @@ def check_vector(name: str, value: object, length: int, per: str, timeline: Time
     """`value` is a finite tensor of [length], in the batch's dtype, without gradient."""
     if not isinstance(value, Tensor) or value.shape != (length,):
         shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise BrokenContract(f"{name} must be a tensor of [{length}], one per {per}; got {shape}")
+        raise ContractError(f"{name} must be a tensor of [{length}], one per {per}; got {shape}")
     if value.dtype != timeline.rewards.dtype:
-        raise BrokenContract(f"{name} are {value.dtype}, rewards {timeline.rewards.dtype}; keep the dtype")
+        raise ContractError(f"{name} are {value.dtype}, rewards {timeline.rewards.dtype}; keep the dtype")
     if not bool(value.isfinite().all()):
-        raise BrokenContract(
+        raise ContractError(
             f"{name} hold {value[~value.isfinite()][0].item()}; guard divisions and logarithms"
         )
     if value.requires_grad:
-        raise BrokenContract(f"{name} carry a gradient; credit is a weight of the loss, so detach it")
+        raise ContractError(f"{name} carry a gradient; credit is a weight of the loss, so detach it")
 
 
 def reorder(timeline: Timeline, order: Tensor) -> Timeline:

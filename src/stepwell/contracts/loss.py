@@ -16,8 +16,8 @@ from torch import Tensor
 
 from stepwell.algos import LossInputs, Timeline
 from stepwell.algos.declarations import LossTraits, load_function, read_traits
-from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
-from stepwell.core.errors import InputError
+from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.errors import ContractError, InputError
 
 _FIELDS = {"advantages": "advantages", "behavior": "behavior_logprobs", "reference": "ref_logprobs"}
 
@@ -45,7 +45,7 @@ class LossProbe:
         except InputError as error:
             if "missing" not in str(error):
                 raise
-            raise BrokenContract(
+            raise ContractError(
                 f"it reads what it does not declare ({error}); add it to needs={self.traits.needs!r}"
             ) from error
         return returned
@@ -93,19 +93,17 @@ def returns_a_loss_and_metrics(probe: LossProbe) -> str:
     inputs = replace(inputs, policy_logprobs=inputs.policy_logprobs.requires_grad_())
     returned: object = probe.run(inputs)
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], dict):
-        raise BrokenContract(
-            f"it must return (loss, metrics), a pair with a dictionary; got {returned!r:.80}"
-        )
+        raise ContractError(f"it must return (loss, metrics), a pair with a dictionary; got {returned!r:.80}")
     loss, metrics = returned
     if not isinstance(loss, Tensor) or loss.ndim != 0:
-        raise BrokenContract("the loss must be a tensor without dimensions; take a mean or a weighted sum")
+        raise ContractError("the loss must be a tensor without dimensions; take a mean or a weighted sum")
     if not bool(loss.isfinite()):
-        raise BrokenContract(f"the loss is {loss.item()}; guard divisions, exponentials and logarithms")
+        raise ContractError(f"the loss is {loss.item()}; guard divisions, exponentials and logarithms")
     for name, value in metrics.items():
         if not isinstance(value, Tensor) or value.ndim != 0 or value.requires_grad:
-            raise BrokenContract(f"metric {name!r} must be a detached tensor without dimensions")
+            raise ContractError(f"metric {name!r} must be a detached tensor without dimensions")
         if not bool(value.isfinite()):
-            raise BrokenContract(f"metric {name!r} is {value.item()}")
+            raise ContractError(f"metric {name!r} is {value.item()}")
     return f"loss {loss.item():.4g}; metrics: {', '.join(metrics) or 'none'}"
 
 
@@ -114,12 +112,12 @@ def gradient_reaches_the_policy(probe: LossProbe) -> str:
     policy = inputs.policy_logprobs.detach().clone().requires_grad_()
     loss, _ = probe.run(replace(inputs, policy_logprobs=policy))
     if not loss.requires_grad:
-        raise BrokenContract("the loss has no gradient; compute it from inputs.policy_logprobs, undetached")
+        raise ContractError("the loss has no gradient; compute it from inputs.policy_logprobs, undetached")
     gradient = find_gradient(loss, policy)
     if not bool(gradient.any()):
-        raise BrokenContract("no gradient reaches inputs.policy_logprobs: nothing would be learnt")
+        raise ContractError("no gradient reaches inputs.policy_logprobs: nothing would be learnt")
     if not bool(gradient.isfinite().all()):
-        raise BrokenContract("the gradient is not finite")
+        raise ContractError("the gradient is not finite")
     return f"{int((gradient != 0).sum())} of {len(policy)} action tokens get one"
 
 
@@ -134,7 +132,7 @@ def gradient_reaches_nothing_else(probe: LossProbe) -> str:
     loss, _ = probe.run(replace(inputs, policy_logprobs=policy, **others))
     for name, value in others.items():
         if bool(find_gradient(loss, value).any()):
-            raise BrokenContract(
+            raise ContractError(
                 f"a gradient reaches {name}; read it by inputs.read_{_ACCESSORS[name]}(), which detaches it"
             )
     return "advantages and other logprobs are constants"
@@ -153,7 +151,7 @@ def everything_declared_is_read(probe: LossProbe) -> str:
         other = replace(inputs, **{name: getattr(inputs, name) + 0.3 * torch.arange(gradient.numel()).sin()})
         changed, other_gradient = probe.measure(other)
         if changed == whole and torch.equal(other_gradient, gradient):
-            raise BrokenContract(f"it declares needs={need!r}, but other {name} change nothing; drop it")
+            raise ContractError(f"it declares needs={need!r}, but other {name} change nothing; drop it")
     return ", ".join(probe.traits.needs) or "it needs policy_logprobs alone"
 
 
@@ -163,12 +161,12 @@ def masked_tokens_are_left_out(probe: LossProbe) -> str:
     masked = replace(inputs, loss_mask=mask)
     loss, gradient = probe.measure(masked)
     if bool(gradient[~mask].any()):
-        raise BrokenContract(
+        raise ContractError(
             "masked action tokens get a gradient; reduce with inputs.reduction (token_weights, step_sum, ...)"
         )
     other = replace(masked, policy_logprobs=masked.policy_logprobs - 0.5 * (~mask).to(gradient.dtype))
     if abs(probe.measure(other)[0] - loss) > 1e-5 * max(1.0, abs(loss)):
-        raise BrokenContract("logprobs of masked action tokens change the loss; leave them out by loss_mask")
+        raise ContractError("logprobs of masked action tokens change the loss; leave them out by loss_mask")
     return f"{int((~mask).sum())} of {len(mask)} action tokens masked: no gradient, no influence"
 
 
@@ -179,16 +177,16 @@ def is_deterministic_and_changes_no_input(probe: LossProbe) -> str:
     first, second = probe.measure(inputs), probe.measure(inputs)
     for name, value in before.items():
         if not torch.equal(value, tensors[name]):
-            raise BrokenContract(f"it changes {name} in place; work on a copy")
+            raise ContractError(f"it changes {name} in place; work on a copy")
     if first[0] != second[0] or not torch.equal(first[1], second[1]):
-        raise BrokenContract("the same inputs give another loss; use no random numbers and no state")
+        raise ContractError("the same inputs give another loss; use no random numbers and no state")
     return "twice the same, bit for bit"
 
 
 def works_in_float64(probe: LossProbe) -> str:
     loss, _ = probe.run(make_inputs(probe.traits, torch.float64))
     if loss.dtype != torch.float64:
-        raise BrokenContract(f"policy_logprobs are float64, the loss {loss.dtype}; keep the dtype")
+        raise ContractError(f"policy_logprobs are float64, the loss {loss.dtype}; keep the dtype")
     return "dtype is kept"
 
 

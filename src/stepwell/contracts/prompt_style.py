@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from stepwell.agents import Agent, Field, Strategy, find_strategy
 from stepwell.config.run import AgentConfig
-from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
+from stepwell.contracts.report import ContractReport, run_checks
 from stepwell.core.env_description import ActionSpace, EnvDescription
+from stepwell.core.errors import ContractError
 from stepwell.core.tools import ToolCall, ToolSchema
 
 _TOOL = ToolSchema(
@@ -50,7 +51,7 @@ def prompts_say_the_form_of_a_reply(probe: StyleProbe) -> str:
         prompt = agent.system_prompt()
         thinking = [mark.text for mark in probe.style.marks[:-2]]
         if any(text not in prompt for text in thinking):
-            raise BrokenContract(f"the system prompt does not show {', '.join(thinking)}")
+            raise ContractError(f"the system prompt does not show {', '.join(thinking)}")
     return f"replies begin with {opening}"
 
 
@@ -59,12 +60,12 @@ def replies_in_the_form_are_read_back(probe: StyleProbe) -> str:
     for agent, actions in probe.agents:
         reply = agent.read(agent.write(list(actions), **said))
         if not reply.is_strict or reply.actions != actions:
-            raise BrokenContract(
+            raise ContractError(
                 f"a reply in the required form is not read as such: {reply.problem or reply.actions}"
             )
         for field in probe.style.fields:
             if field in _FIELDS and getattr(reply, field.value) != said[field.value]:
-                raise BrokenContract(f"{field.value} is read back as {getattr(reply, field.value)!r}")
+                raise ContractError(f"{field.value} is read back as {getattr(reply, field.value)!r}")
     return f"{', '.join(probe.style.fields)} in {len(probe.agents)} environments"
 
 
@@ -75,9 +76,7 @@ def truncated_replies_are_not_strict(probe: StyleProbe) -> str:
         for end in range(len(whole)):
             count += 1
             if agent.read(whole[:end]).is_strict:
-                raise BrokenContract(
-                    f"{whole[:end]!r} counts as the required form, though its end is missing"
-                )
+                raise ContractError(f"{whole[:end]!r} counts as the required form, though its end is missing")
     return f"{count} replies cut short are read, and none counts as the required form"
 
 

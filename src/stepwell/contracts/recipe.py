@@ -15,7 +15,8 @@ from stepwell.algos.losses import VALUE_LOSSES
 from stepwell.algos.recipes import find_recipe
 from stepwell.contracts.credit import HORIZON, check_credit, make_batch
 from stepwell.contracts.loss import check_loss, find_gradient
-from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
+from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.errors import ContractError
 
 
 def check_recipe(name: str | Recipe) -> ContractReport:
@@ -69,9 +70,9 @@ def gives_the_policy_a_gradient(recipe: Recipe) -> str:
         )
     gradient = find_gradient(loss, policy)
     if not bool(gradient.any()):
-        raise BrokenContract("credit and loss together give the policy no gradient")
+        raise ContractError("credit and loss together give the policy no gradient")
     if not bool(gradient.isfinite().all()):
-        raise BrokenContract("credit and loss together give a gradient that is not finite")
+        raise ContractError("credit and loss together give a gradient that is not finite")
     return f"{int((gradient != 0).sum())} of {timeline.num_tokens} action tokens get one"
 
 
@@ -83,7 +84,7 @@ def trains_its_critic(recipe: Recipe) -> str:
     values = torch.full_like(credit.value_targets, 0.5).requires_grad_()
     loss, _ = VALUE_LOSSES[recipe.value.loss](values, credit.value_targets)
     if not bool(find_gradient(loss, values).any()):
-        raise BrokenContract("the value loss gives the critic no gradient")
+        raise ContractError("the value loss gives the critic no gradient")
     return f"{recipe.value.loss} at {len(values)} sites ({recipe.value.sites})"
 
 
@@ -109,4 +110,4 @@ def _summarize(spec: FunctionSpec, report: ContractReport) -> str:
     if report.ok:
         return f"{spec}: {len(report.findings)} checks"
     broken = next(finding for finding in report.findings if not finding.ok)
-    raise BrokenContract(f"{spec.name}: {broken.name}: {broken.detail}")
+    raise ContractError(f"{spec.name}: {broken.name}: {broken.detail}")

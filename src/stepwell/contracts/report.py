@@ -1,6 +1,6 @@
 """The report of a contract checker: one finding per check, with the evidence.
 
-A check is a function named for the fact it tests. It returns its evidence, or raises `BrokenContract` with
+A check is a function named for the fact it tests. It returns its evidence, or raises `ContractError` with
 the problem and the remedy. Any other exception also counts as a failure, so that one broken part does not
 hide the others. The first check of a kind is the basis: if it fails, the others are skipped.
 """
@@ -11,13 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from stepwell.core.errors import ContractError
 from stepwell.core.user_code import format_own_lines
 
 P = TypeVar("P")
-
-
-class BrokenContract(Exception):
-    """A broken contract; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ def _find(checks: Sequence[Callable[[P], str]], probe: P) -> Iterator[Finding]:
     for number, check in enumerate(checks):
         try:
             finding = Finding(check.__name__, True, check(probe))
-        except BrokenContract as broken:
+        except ContractError as broken:
             finding = Finding(check.__name__, False, str(broken))
         except Exception as error:  # user code may raise anything
             finding = Finding(check.__name__, False, f"it raised:\n{format_own_lines(error)}")

@@ -13,8 +13,8 @@ from typing import Any
 
 from stepwell.agents import Agent
 from stepwell.config.run import AgentConfig, OwnPartConfig
-from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
-from stepwell.core.errors import ConfigError
+from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.errors import ConfigError, ContractError
 from stepwell.envs import make_env
 from stepwell.rewards import OwnPart, StepOutcome, load_own_parts
 
@@ -74,7 +74,7 @@ def returns_finite_numbers(probe: RewardProbe) -> str:
     try:
         scores = [probe.part.score(step) for step in probe.steps]
     except ConfigError as error:
-        raise BrokenContract(str(error).replace("rewards.parts 'checked': ", "")) from error
+        raise ContractError(str(error).replace("rewards.parts 'checked': ", "")) from error
     return f"{min(scores):g} to {max(scores):g} on {len(scores)} steps"
 
 
@@ -87,7 +87,7 @@ def replies_that_cannot_be_read_are_rewarded_too(probe: RewardProbe) -> str:
 def is_deterministic(probe: RewardProbe) -> str:
     first = [probe.part.score(step) for step in probe.steps]
     if [probe.part.score(step) for step in reversed(probe.steps)][::-1] != first:
-        raise BrokenContract(
+        raise ContractError(
             "the same step gets another reward the second time; use no random numbers and keep no state: "
             "steps of many episodes come in any order"
         )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepwell.contracts.report import BrokenContract, ContractReport, run_checks
+from stepwell.contracts.report import ContractReport, run_checks
 from stepwell.core import ConfigError, Request, Task, TokenState
+from stepwell.core.errors import ContractError
 from stepwell.rollout.jobs import Job
 from stepwell.workers.shards import ActionRequest, GeneratorLoad, ShardRule, check_shards, find_shard_rule
 
@@ -52,7 +53,7 @@ def puts_every_request_into_one_shard(probe: ShardProbe) -> str:
         try:
             check_shards(probe.rule(requests, loads), len(requests), len(loads))
         except ConfigError as error:
-            raise BrokenContract(f"{len(requests)} requests, {len(loads)} generators: {error}") from error
+            raise ContractError(f"{len(requests)} requests, {len(loads)} generators: {error}") from error
         count += 1
     return f"{count} cases: 1 to {max(_COUNTS)} requests, 1 to {max(map(len, _LOADS))} generators"
 
@@ -60,7 +61,7 @@ def puts_every_request_into_one_shard(probe: ShardProbe) -> str:
 def is_deterministic(probe: ShardProbe) -> str:
     for requests, loads in probe.cases():
         if probe.rule(requests, loads) != probe.rule(requests, loads):
-            raise BrokenContract("the same requests and loads are divided differently the second time")
+            raise ContractError("the same requests and loads are divided differently the second time")
     return "twice the same"
 
 

@@ -45,6 +45,10 @@ class WeightsError(StepwellError, ValueError):
     """Weights for an engine or policy are torn, incomplete or from another model."""
 
 
+class ContractError(Exception):
+    """What a user adds breaks a rule of its contract; the message says what to change."""
+
+
 class ParityError(StepwellError):
     """Engine and trainer disagree about the log-probabilities of the same tokens."""
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 
-def resident_mb(pid: int | None = None) -> float:
+def read_resident_mb(pid: int | None = None) -> float:
     """Resident memory of one process (None: this one); 0 if it is gone."""
     try:
         with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
@@ -22,7 +22,7 @@ def resident_mb(pid: int | None = None) -> float:
 
 def measure_tree_memory_mb(pid: int) -> float:
     """Resident memory of a process and of everything it started."""
-    return resident_mb(pid) + sum(measure_tree_memory_mb(child) for child in _list_children(pid))
+    return read_resident_mb(pid) + sum(measure_tree_memory_mb(child) for child in _list_children(pid))
 
 
 def _read_peak_mb() -> float:

@@ -1,10 +1,11 @@
 """The tasks of a run, by phase where they follow from what was solved; and replay of earlier successes."""
 
+from stepwell.core.renamed import renamed_names
 from stepwell.curriculum.evolver import TaskEvolver
 from stepwell.curriculum.feeds import FixedFeed, TaskFeed
 from stepwell.curriculum.instruction_evolver import InstructionEvolver
 from stepwell.curriculum.perplexity import PerplexityBand, ScoredTrajectory, choose_steps, compute_perplexity
-from stepwell.curriculum.phase_files import DroppedTask, FedTask, PhaseFiles
+from stepwell.curriculum.phase_files import DroppedTask, PhaseFiles, SourcedTask
 from stepwell.curriculum.phases import PhasedFeed, PhaseRequest, PhaseResults, TaskGenerator
 from stepwell.curriculum.replay_buffer import ReplayBuffer, ReplayedSteps
 from stepwell.curriculum.score_files import ScoreFiles
@@ -12,7 +13,6 @@ from stepwell.curriculum.selection import ScreenResult, TaskScreen
 
 __all__ = [
     "DroppedTask",
-    "FedTask",
     "FixedFeed",
     "InstructionEvolver",
     "PerplexityBand",
@@ -25,6 +25,7 @@ __all__ = [
     "ScoreFiles",
     "ScoredTrajectory",
     "ScreenResult",
+    "SourcedTask",
     "TaskEvolver",
     "TaskFeed",
     "TaskGenerator",
@@ -32,3 +33,5 @@ __all__ = [
     "choose_steps",
     "compute_perplexity",
 ]
+
+__getattr__ = renamed_names(__name__, {"FedTask": "SourcedTask"})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import cycle
 
 from stepwell.core import Task, TaskRelation
-from stepwell.curriculum.phase_files import FedTask
+from stepwell.curriculum.phase_files import SourcedTask
 from stepwell.curriculum.phases import PhaseRequest
 
 MakeVariant = Callable[[Task, TaskRelation, random.Random], Task | None]
@@ -26,7 +26,7 @@ class TaskEvolver:
     def __init__(self, make_variant: MakeVariant) -> None:
         self._make_variant = make_variant
 
-    def __call__(self, request: PhaseRequest) -> Iterator[FedTask]:
+    def __call__(self, request: PhaseRequest) -> Iterator[SourcedTask]:
         failed, rng = list(request.results.failed), random.Random(request.seed)
         relations = cycle(TaskRelation)
         has_made = bool(failed)
@@ -39,5 +39,5 @@ class TaskEvolver:
                     made = self._make_variant(parent, relation, rng)
                     if made is not None:
                         has_made = True
-                        yield FedTask(made, (parent.id,), EVOLVE, relation.value)
+                        yield SourcedTask(made, (parent.id,), EVOLVE, relation.value)
                         break

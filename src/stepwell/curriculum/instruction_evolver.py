@@ -24,7 +24,7 @@ from stepwell.curriculum.instruction_prompts import (
     write_feasibility_prompt,
     write_generation_prompt,
 )
-from stepwell.curriculum.phase_files import DroppedTask, FedTask
+from stepwell.curriculum.phase_files import DroppedTask, SourcedTask
 from stepwell.curriculum.phases import PhaseRequest
 
 ENDPOINT = "endpoint"
@@ -41,7 +41,7 @@ class InstructionEvolver:
     def __init__(self, ask: Ask, make_task: MakeTask, guide: str, prompt: PromptName = "breadth") -> None:
         self._ask, self._make_task, self._guide, self._prompt = ask, make_task, guide, prompt
 
-    def __call__(self, request: PhaseRequest) -> Iterator[FedTask | DroppedTask]:
+    def __call__(self, request: PhaseRequest) -> Iterator[SourcedTask | DroppedTask]:
         rng = random.Random(request.seed)
         failed = [task for task in request.results.failed if task.instruction]
         solved = [task.instruction for task in request.results.solved if task.instruction]
@@ -52,12 +52,12 @@ class InstructionEvolver:
             chunks = [failed[i : i + NUM_EXAMPLES] for i in range(0, len(failed), NUM_EXAMPLES)]
             for first in range(0, len(chunks), NUM_PROMPTS):
                 for each in self._write_tasks(chunks[first : first + NUM_PROMPTS], solved, rng):
-                    has_made = has_made or isinstance(each, FedTask)
+                    has_made = has_made or isinstance(each, SourcedTask)
                     yield each
 
     def _write_tasks(
         self, chunks: Sequence[Sequence[Task]], solved: Sequence[str], rng: random.Random
-    ) -> Iterator[FedTask | DroppedTask]:
+    ) -> Iterator[SourcedTask | DroppedTask]:
         known = rng.sample(list(solved), min(NUM_SOLVED, len(solved)))
         prompts = [
             write_generation_prompt(
@@ -76,10 +76,10 @@ class InstructionEvolver:
 
     def _make_candidate(
         self, parents: Sequence[Task], instruction: str, is_feasible: bool | None
-    ) -> FedTask | DroppedTask:
+    ) -> SourcedTask | DroppedTask:
         made = next((task for parent in parents if (task := self._make_task(parent, instruction))), None)
         plain = Task(parents[0].env, {"instruction": instruction}, instruction)
-        fed = FedTask(
+        fed = SourcedTask(
             made or plain, tuple(parent.id for parent in parents), ENDPOINT, name_prompt(self._prompt)
         )
         if is_feasible is not True:

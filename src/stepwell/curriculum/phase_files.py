@@ -24,7 +24,7 @@ from stepwell.core.ids import hash_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class FedTask:
+class SourcedTask:
     """A task and where it comes from: the ids of its parents, and the name of what made it.
 
     `relation` says how it compares with its parents. `value` is the critic's value of its first state, and
@@ -43,7 +43,7 @@ class FedTask:
 class DroppedTask:
     """A task that was made and not used, and why."""
 
-    made: FedTask
+    made: SourcedTask
     reason: str
 
 
@@ -56,7 +56,7 @@ class PhaseFiles:
     def has_phase(self, phase: int) -> bool:
         return self._find_path("phase", phase).exists()
 
-    def read_phase(self, phase: int) -> list[FedTask]:
+    def read_phase(self, phase: int) -> list[SourcedTask]:
         """The tasks of a phase, in their order."""
         return [_decode_line(line) for line in self._read_lines("phase", phase)]
 
@@ -69,7 +69,9 @@ class PhaseFiles:
             for line in self._read_lines("dropped", phase)
         ]
 
-    def write_phase(self, phase: int, tasks: Sequence[FedTask], dropped: Sequence[DroppedTask] = ()) -> None:
+    def write_phase(
+        self, phase: int, tasks: Sequence[SourcedTask], dropped: Sequence[DroppedTask] = ()
+    ) -> None:
         """Store the tasks of a phase; all of them are on disk when this returns."""
         if dropped:
             lines = [{**_encode_line(each.made), "reason": each.reason} for each in dropped]
@@ -100,7 +102,7 @@ class PhaseFiles:
         atomic_write(self._find_path(kind, phase), text)
 
 
-def _encode_line(fed: FedTask) -> dict[str, Any]:
+def _encode_line(fed: SourcedTask) -> dict[str, Any]:
     task = fed.task
     plain = {
         "env": task.env,
@@ -119,10 +121,10 @@ def _encode_line(fed: FedTask) -> dict[str, Any]:
     }
 
 
-def _decode_line(value: dict[str, Any]) -> FedTask:
+def _decode_line(value: dict[str, Any]) -> SourcedTask:
     plain = value["task"]
     task = Task(plain["env"], plain["content"], plain["instruction"], plain["seed"], tuple(plain["tags"]))
-    return FedTask(
+    return SourcedTask(
         task,
         tuple(value["parents"]),
         value["generator"],

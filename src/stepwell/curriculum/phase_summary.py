@@ -19,7 +19,7 @@ from stepwell.core import Task, Trajectory
 from stepwell.core.disk import atomic_write, make_folder_durably
 from stepwell.curriculum.error_types import classify_failure
 from stepwell.curriculum.perplexity import HISTOGRAM_EDGES, ScoredTrajectory, count_perplexities
-from stepwell.curriculum.phase_files import DroppedTask, FedTask
+from stepwell.curriculum.phase_files import DroppedTask, SourcedTask
 
 FOLDER = "phases"
 TITLE_CHARS = 80
@@ -29,7 +29,7 @@ MAX_DROPPED = 100  # dropped tasks that a summary names; all of them are counted
 def summarize_phase(
     phase: int,
     updates: range,
-    fed: Sequence[FedTask],
+    fed: Sequence[SourcedTask],
     dropped: Sequence[DroppedTask],
     played: Iterable[Trajectory],
     scored: Sequence[ScoredTrajectory],
@@ -98,7 +98,7 @@ def describe_summary(summary: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _find_required_turns(fed: Sequence[FedTask], episodes: Sequence[Trajectory]) -> dict[str, int]:
+def _find_required_turns(fed: Sequence[SourcedTask], episodes: Sequence[Trajectory]) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in episodes:
         if each.is_success:
@@ -122,7 +122,9 @@ def _describe_groups(groups: dict[str, list[bool]]) -> dict[str, dict[str, float
     return {name: {"episodes": len(won), "success": _average(won)} for name, won in sorted(groups.items())}
 
 
-def _describe_task(fed: FedTask, episodes: Sequence[Trajectory], required: dict[str, int]) -> dict[str, Any]:
+def _describe_task(
+    fed: SourcedTask, episodes: Sequence[Trajectory], required: dict[str, int]
+) -> dict[str, Any]:
     own = [each.is_success for each in episodes if each.task.id == fed.task.id]
     return {
         "id": fed.task.id,

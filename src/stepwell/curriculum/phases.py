@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from stepwell.core import ConfigError, Task
 from stepwell.curriculum.feeds import ShuffledList
-from stepwell.curriculum.phase_files import DroppedTask, FedTask, PhaseFiles
+from stepwell.curriculum.phase_files import DroppedTask, PhaseFiles, SourcedTask
 from stepwell.curriculum.selection import MadeTask, TaskScreen, TaskSelection
 
 
@@ -56,9 +56,9 @@ class TaskGenerator(Protocol):
     def __call__(self, request: PhaseRequest) -> Iterable[MadeTask]: ...
 
 
-def take_fresh_tasks(request: PhaseRequest) -> Iterable[FedTask]:
+def take_fresh_tasks(request: PhaseRequest) -> Iterable[SourcedTask]:
     """New tasks of the environment, whatever the results."""
-    return [FedTask(task, generator="fresh") for task in request.fresh]
+    return [SourcedTask(task, generator="fresh") for task in request.fresh]
 
 
 class PhasedFeed:
@@ -184,9 +184,9 @@ class PhasedFeed:
             if isinstance(each, DroppedTask):
                 yield each
                 continue
-            if not isinstance(each, FedTask) or each.task.env != self._supply[0].env:
+            if not isinstance(each, SourcedTask) or each.task.env != self._supply[0].env:
                 raise ConfigError(
-                    f"curriculum.generator {self._generator}: phase {phase} needs FedTask of environment "
+                    f"curriculum.generator {self._generator}: phase {phase} needs SourcedTask of environment "
                     f"{self._supply[0].env!r}, got {each!r:.200}"
                 )
             yield replace(each, generator=each.generator or self._generator)

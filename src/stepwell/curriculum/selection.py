@@ -18,10 +18,10 @@ from itertools import islice
 from typing import Protocol
 
 from stepwell.core import Split, Task
-from stepwell.curriculum.phase_files import DroppedTask, FedTask
+from stepwell.curriculum.phase_files import DroppedTask, SourcedTask
 
 SCREENED_AT_ONCE = 64
-MadeTask = FedTask | DroppedTask
+MadeTask = SourcedTask | DroppedTask
 HELD_OUT, DUPLICATE = "of the held-out split", "duplicate"
 
 
@@ -48,7 +48,7 @@ class TaskSelection:
     known: frozenset[str]
     held_out_share: float
     seen: set[str] = field(default_factory=set)
-    kept: list[FedTask] = field(default_factory=list)
+    kept: list[SourcedTask] = field(default_factory=list)
     dropped: list[DroppedTask] = field(default_factory=list)
 
     def add_all(self, made: Iterable[MadeTask]) -> None:
@@ -71,19 +71,19 @@ class TaskSelection:
                 elif len(self.kept) < num_tasks:
                     self.kept.append(screened)
 
-    def _collect_new(self, candidates: Iterator[MadeTask]) -> list[FedTask]:
+    def _collect_new(self, candidates: Iterator[MadeTask]) -> list[SourcedTask]:
         """The next candidates that are new, as many as are screened at once; fewer at their end.
 
         A screen plays them side by side, so that a few at a time would take much longer.
         """
-        new: list[FedTask] = []
+        new: list[SourcedTask] = []
         while len(new) < SCREENED_AT_ONCE and (
             chunk := list(islice(candidates, SCREENED_AT_ONCE - len(new)))
         ):
             new += self._drop_known(chunk)
         return new
 
-    def fill_up(self, fresh: Sequence[FedTask], num_tasks: int) -> None:
+    def fill_up(self, fresh: Sequence[SourcedTask], num_tasks: int) -> None:
         """Add tasks of the environment until there are `num_tasks`, or all were added."""
         new = [each for each in fresh if each.task.id not in self.seen]
         for each in new[: max(0, num_tasks - len(self.kept))]:
@@ -94,7 +94,7 @@ class TaskSelection:
         """How many tasks were dropped, by reason, the most frequent first."""
         return dict(Counter(each.reason for each in self.dropped).most_common())
 
-    def _drop_known(self, made: Iterable[MadeTask]) -> list[FedTask]:
+    def _drop_known(self, made: Iterable[MadeTask]) -> list[SourcedTask]:
         new = []
         for each in made:
             if isinstance(each, DroppedTask):

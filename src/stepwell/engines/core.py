@@ -65,7 +65,7 @@ class EngineCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedRequest:
     """A request that left the batch, with its sample."""
 
     id: str
@@ -92,7 +92,7 @@ class EngineCore:
         self._waiting: dict[str, _Sequence] = {}
         self._running: dict[str, _Sequence] = {}
         self._in_slot: list[_Sequence | None] = [None] * config.slots
-        self._finished: list[Finished] = []
+        self._finished: list[FinishedRequest] = []
 
     @property
     def is_busy(self) -> bool:
@@ -156,7 +156,7 @@ class EngineCore:
         self._finish_sequence(sequence, FinishReason.CANCELLED)
         return True
 
-    def step(self) -> list[Finished]:
+    def step(self) -> list[FinishedRequest]:
         """Advance the batch by one token; return the finished requests, in order."""
         self.counts.num_steps += 1
         with torch.inference_mode(), self.runner.on_device():
@@ -283,7 +283,7 @@ class EngineCore:
 
     def _build_result(
         self, sequence: _Sequence, reason: FinishReason, ids: AnyArray, logprobs: AnyArray
-    ) -> Finished:
+    ) -> FinishedRequest:
         params, mark = sequence.request.params, None
         text = ""
         if self._tokenizer is not None and len(ids):
@@ -301,4 +301,4 @@ class EngineCore:
             num_cached=sequence.num_cached,
             position_mark=mark,
         )
-        return Finished(sequence.request.id, sampled)
+        return FinishedRequest(sequence.request.id, sampled)

@@ -1,6 +1,6 @@
 """Two forward passes of a language model: our own short one, and the model's own.
 
-`LeanForward` covers the Llama family (Llama, Mistral, Qwen2, Qwen3): the same maths with a
+`LlamaForward` covers the Llama family (Llama, Mistral, Qwen2, Qwen3): the same maths with a
 third of the operations, because the number of launched operations decides the cost of a
 decoding step of a small model. Query, key and value weights become one matrix, gate and up
 another. The model's parameters become views of these matrices, so that loading weights into
@@ -130,7 +130,7 @@ class Rotation:
         return cls(cos[0].contiguous(), sin[0].contiguous(), signed)
 
 
-class LeanOps:
+class LlamaOps:
     """The operations of a layer besides matrix products, in plain torch."""
 
     def __init__(self, rotation: Rotation) -> None:
@@ -154,14 +154,14 @@ class LeanOps:
         return F.silu(gate).mul_(up)
 
     def attend(
-        self, plan: AttentionPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
+        self, plan: AttentionPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LlamaLayer
     ) -> torch.Tensor:
         """Rotate the heads of qkv [T, H + 2K, D], store keys and values, and attend: [T, H, D]."""
         query, key, value = self._rotate_heads(qkv, num_heads, layer.norms)
         return plan.attend(index, query, key, value, layer.spec)
 
     def write_kv(
-        self, plan: AttentionPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
+        self, plan: AttentionPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LlamaLayer
     ) -> None:
         """Do what `attend` does, for a pass that only stores keys and values."""
         _, key, value = self._rotate_heads(qkv, num_heads, layer.norms)
@@ -180,8 +180,8 @@ class LeanOps:
 
 
 @dataclass(frozen=True, slots=True)
-class LeanLayer:
-    """Weights of one layer, as `LeanForward` reads them."""
+class LlamaLayer:
+    """Weights of one layer, as `LlamaForward` reads them."""
 
     input_norm: torch.Tensor
     qkv: torch.Tensor
@@ -195,12 +195,12 @@ class LeanLayer:
     spec: AttentionSpec
 
 
-class LeanForward:
+class LlamaForward:
     """The Llama family in few operations."""
 
     positions: torch.Tensor
 
-    def __init__(self, model: Any, max_length: int, ops: type[LeanOps] = LeanOps) -> None:
+    def __init__(self, model: Any, max_length: int, ops: type[LlamaOps] = LlamaOps) -> None:
         config, decoder = model.config.get_text_config(), model.get_decoder()
         self._eps = config.rms_norm_eps
         self._num_heads = config.num_attention_heads
@@ -249,7 +249,7 @@ class LeanForward:
 
 
 def is_lean(model: Any) -> bool:
-    """Whether `LeanForward` computes exactly what this model computes."""
+    """Whether `LlamaForward` computes exactly what this model computes."""
     config = model.config.get_text_config()
     if getattr(config, "model_type", None) not in LEAN_TYPES or config.hidden_act != "silu":
         return False
@@ -281,7 +281,7 @@ def _merge_parameters(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
     return whole
 
 
-def _build_lean_layer(layer: Any, config: Any) -> LeanLayer:
+def _build_lean_layer(layer: Any, config: Any) -> LlamaLayer:
     attention, mlp = layer.self_attn, layer.mlp
     qkv, qkv_bias = _fuse_linears(attention.q_proj, attention.k_proj, attention.v_proj)
     gate_up, gate_up_bias = _fuse_linears(mlp.gate_proj, mlp.up_proj)
@@ -296,7 +296,7 @@ def _build_lean_layer(layer: Any, config: Any) -> LeanLayer:
         window = config.sliding_window
     else:
         window = getattr(attention, "sliding_window", None)
-    return LeanLayer(
+    return LlamaLayer(
         input_norm=layer.input_layernorm.weight,
         qkv=qkv,
         qkv_bias=qkv_bias,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from stepwell.core.arrays import AnyArray
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import TokenAction
-from stepwell.engines.core import Finished
+from stepwell.engines.core import FinishedRequest
 from stepwell.engines.token_stream import NewTokens, TokenStream
 
 
@@ -27,7 +27,7 @@ class SampleJob:
     results: dict[str, Sampled] = field(default_factory=dict)
     stream: TokenStream | None = None  # only for a job of one streamed request
 
-    def add_result(self, done: Finished) -> None:
+    def add_result(self, done: FinishedRequest) -> None:
         """Keep one result; the last one completes the job."""
         self.results[done.id] = done.sampled
         if len(self.results) == len(self.requests):
@@ -36,7 +36,7 @@ class SampleJob:
 
 def collect_new_tokens(
     streams: dict[str, TokenStream],
-    finished: list[Finished],
+    finished: list[FinishedRequest],
     read_new_tokens: Callable[[str, int], tuple[AnyArray, AnyArray]],
 ) -> Iterator[NewTokens]:
     """Yield the tokens that a step added to streamed requests; streams of finished ones are removed."""

@@ -1,6 +1,6 @@
 """The rotation check: what the engine derives from positions is what the trainer's model derives from them.
 
-Frequencies are buffers outside the weights, and `LeanForward` keeps tables of them: the fingerprint of the
+Frequencies are buffers outside the weights, and `LlamaForward` keeps tables of them: the fingerprint of the
 weights covers neither. Here both are compared, frequencies exactly and tables within one rounding of their
 dtype, because devices differ in the last bit of a cosine. Models whose frequencies depend on the length of a
 sequence are not compared.

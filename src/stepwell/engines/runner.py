@@ -81,7 +81,7 @@ class Runner:
             turned = turned + torch.from_numpy(shift).to(device)
         logits = self.forward(ids, turned, plan, want_logits=True)
         assert logits is not None
-        tokens, logprobs = choose_tokens(logits, *self._sampling_tensors(slots, positions))
+        tokens, logprobs = choose_tokens(logits, *self._make_sampling_tensors(slots, positions))
         if self.store.positions.is_kept:
             self.store.positions.add_tokens(slots, positions, self.forward.positions.cpu().numpy())
         return tokens.cpu().numpy(), logprobs.float().cpu().numpy()
@@ -104,7 +104,7 @@ class Runner:
             processors = torch.cuda.get_device_properties(device).multi_processor_count
         return TritonDecodePlan(self.store, slots, positions, processors)
 
-    def _sampling_tensors(self, slots: AnyArray, positions: AnyArray) -> tuple[torch.Tensor | None, ...]:
+    def _make_sampling_tensors(self, slots: AnyArray, positions: AnyArray) -> tuple[torch.Tensor | None, ...]:
         """Return temperature, top-p and uniform numbers; None for what no row needs."""
         table, device = self.table, self.store.device
         temperature, top_p = table.temperature[slots], table.top_p[slots]

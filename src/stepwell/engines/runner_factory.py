@@ -17,7 +17,7 @@ import torch
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import ConfigError
 from stepwell.core.images import ImageStore
-from stepwell.engines.forward import ForwardPass, LeanForward, ModelForward, is_lean
+from stepwell.engines.forward import ForwardPass, LlamaForward, ModelForward, is_lean
 from stepwell.engines.image_features import ImageFeatures
 from stepwell.engines.kv_store import KVStore
 from stepwell.engines.runner import Runner
@@ -113,5 +113,5 @@ def _build_forward(model: Any, config: EngineConfig, max_length: int, use_triton
         if use_triton:
             from stepwell.engines.triton_plans import TritonOps
 
-            return LeanForward(model, max_length, TritonOps)
-        return LeanForward(model, max_length)
+            return LlamaForward(model, max_length, TritonOps)
+        return LlamaForward(model, max_length)

@@ -4,10 +4,10 @@ Every kernel has a plain-torch counterpart that tests compare it with:
 
 | here | does | counterpart |
 |---|---|---|
-| `rotate_and_store` | norm and rotate heads, write keys and values to their slots | `forward.LeanOps` |
+| `rotate_and_store` | norm and rotate heads, write keys and values to their slots | `forward.LlamaOps` |
 | `decode_attention` | one query token per row over its slot's history | `attention.DecodePlan` |
 | `prefill_attention` | runs of query tokens over their slots | `attention.PrefillPlan` |
-| `rms_norm`, `silu_mul` | the rest of a layer | `forward.LeanOps` |
+| `rms_norm`, `silu_mul` | the rest of a layer | `forward.LlamaOps` |
 
 Decoding reads only the used length of each slot. It keeps all query heads of one key head in
 one program, so that keys are read once. It takes lengths from device memory, so that a

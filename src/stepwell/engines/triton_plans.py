@@ -1,7 +1,7 @@
 """Plans and layer operations that run on the Triton kernels.
 
-Counterparts of `attention.DecodePlan`, `attention.PrefillPlan` and `forward.LeanOps`, with
-the same meaning. `LeanForward` passes a whole qkv tensor to `TritonOps.attend`, which
+Counterparts of `attention.DecodePlan`, `attention.PrefillPlan` and `forward.LlamaOps`, with
+the same meaning. `LlamaForward` passes a whole qkv tensor to `TritonOps.attend`, which
 rotates and stores it in one kernel. The model's own code calls `attend` of the plans, with
 heads already rotated.
 """
@@ -17,7 +17,7 @@ from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ModelError
 from stepwell.engines import triton_kernels as kernels
 from stepwell.engines.attention import AttentionSpec
-from stepwell.engines.forward import LeanLayer, LeanOps, Rotation
+from stepwell.engines.forward import LlamaLayer, LlamaOps, Rotation
 from stepwell.engines.kv_store import KVStore
 
 
@@ -97,7 +97,7 @@ class TritonPrefillPlan(TritonPlan):
         )
 
 
-class TritonOps(LeanOps):
+class TritonOps(LlamaOps):
     """The operations of a layer besides matrix products, one kernel each."""
 
     def __init__(self, rotation: Rotation) -> None:
@@ -115,13 +115,13 @@ class TritonOps(LeanOps):
         return kernels.silu_mul(gate_up)
 
     def attend(  # type: ignore[override]
-        self, plan: TritonPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
+        self, plan: TritonPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LlamaLayer
     ) -> torch.Tensor:
         query = self._rotate_and_store(plan, index, qkv, num_heads, layer, want_query=True)
         return plan.attend_stored(index, query, layer.spec)
 
     def write_kv(  # type: ignore[override]
-        self, plan: TritonPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LeanLayer
+        self, plan: TritonPlan, index: int, qkv: torch.Tensor, num_heads: int, layer: LlamaLayer
     ) -> None:
         self._rotate_and_store(plan, index, qkv, num_heads, layer, want_query=False)
 
@@ -131,7 +131,7 @@ class TritonOps(LeanOps):
         index: int,
         qkv: torch.Tensor,
         num_heads: int,
-        layer: LeanLayer,
+        layer: LlamaLayer,
         want_query: bool,
     ) -> torch.Tensor:
         store, dim = plan.store, qkv.shape[2]

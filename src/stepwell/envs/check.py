@@ -1,7 +1,7 @@
 """The environment checker: it plays an environment to test whether it keeps the contract.
 
 Every check is one function named for the fact it tests. It returns its evidence, or raises
-`ContractViolation` with the problem. Any other exception also counts as a failure, so that one broken part
+`ContractError` with the problem. Any other exception also counts as a failure, so that one broken part
 does not hide the others. `stepwell envs check NAME` prints the report of `check_env`. The checks of text
 environments are in `check_text`, those of robot environments in `robots.check`.
 """
@@ -14,8 +14,9 @@ from typing import Any
 
 from stepwell.config.base import Settings
 from stepwell.core import InputError
+from stepwell.core.errors import ContractError
 from stepwell.envs.base import Env
-from stepwell.envs.check_probe import ContractViolation, Probe
+from stepwell.envs.check_probe import Probe
 from stepwell.envs.check_text import CHECKS
 from stepwell.envs.registry import find_env_type, read_options
 from stepwell.envs.robots.base import RobotEnv
@@ -86,7 +87,7 @@ def check_type(
     for check in ROBOT_CHECKS if kind.is_robot else CHECKS:
         try:
             held, detail = True, check(probe)
-        except ContractViolation as broken:
+        except ContractError as broken:
             held, detail = False, str(broken)
         except Exception as error:
             held, detail = False, f"raised {type(error).__name__}: {error}"

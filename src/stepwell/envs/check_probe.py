@@ -1,4 +1,4 @@
-"""An environment under test, and the exception for a failed check."""
+"""An environment under test, and what fails a check."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from typing import Any
 
 from stepwell.config.base import Settings
 from stepwell.core import Task
+from stepwell.core.errors import ContractError
 from stepwell.envs.check_episodes import follow_oracle, solves_randomly
 
 HELD_OUT_SHARE = 0.2
 
 
-class ContractViolation(Exception):
-    """A broken rule of the contract."""
-
-
 def require_that(held: bool, otherwise: str) -> None:
-    """Raise `ContractViolation` with this text unless the condition holds."""
+    """Raise `ContractError` with this text unless the condition holds."""
     if not held:
-        raise ContractViolation(otherwise)
+        raise ContractError(otherwise)
 
 
 @dataclass

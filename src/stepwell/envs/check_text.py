@@ -1,6 +1,6 @@
 """Checks of text environments: one function per fact, named for it.
 
-Each returns its evidence, or raises `ContractViolation` with the problem.
+Each returns its evidence, or raises `ContractError` with the problem.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from dataclasses import replace
 import numpy as np
 
 from stepwell.core import EnvDescription, InputError, Observation, Split, StateForm, Task
+from stepwell.core.errors import ContractError
 from stepwell.envs.adversarial_actions import MEGABYTE, list_adversarial_actions
 from stepwell.envs.base import Env
 from stepwell.envs.check_episodes import has_random_play, play_randomly
-from stepwell.envs.check_probe import HELD_OUT_SHARE, ContractViolation, Probe, require_that
+from stepwell.envs.check_probe import HELD_OUT_SHARE, Probe, require_that
 
 MAX_RANDOM_SHARE = 0.1
 
@@ -158,7 +159,7 @@ def adversarial_actions_are_answered(probe: Probe) -> str:
         try:
             observation, reward, terminated, truncated, info = env.step((action,))
         except Exception as error:
-            raise ContractViolation(f"{what}: raised {type(error).__name__}: {str(error)[:200]}") from error
+            raise ContractError(f"{what}: raised {type(error).__name__}: {str(error)[:200]}") from error
         num_odd, is_over = num_odd + 1, terminated or truncated
         require_that(math.isfinite(reward), f"{what}: reward {reward}")
         most = len(before.text) + MEGABYTE // 4

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from stepwell.packing import tiles
 from stepwell.packing.kernel_inputs import RunKeys, ScoreOptions
-from stepwell.packing.layout import RunGroup, TreeLayout
+from stepwell.packing.layout import EqualSpans, TreeLayout
 
 
 def blockwise_attention(
@@ -77,24 +77,24 @@ def _transpose_to_heads(rows: Tensor) -> Tensor:
     return rows[0].transpose(0, 1)
 
 
-def _stack_rows(tensor: Tensor, num_key_heads: int, group: RunGroup) -> Tensor:
+def _stack_rows(tensor: Tensor, num_key_heads: int, group: EqualSpans) -> Tensor:
     """Reshape [heads, T, D] to the group's [key heads, runs, heads per key head, length, D]."""
     stacked = torch.stack([tensor[:, start : start + group.length] for start in group.starts], 1)
     return stacked.view(num_key_heads, -1, *stacked.shape[1:]).transpose(1, 2).contiguous()
 
 
-def _put_rows(target: Tensor, rows: Tensor, group: RunGroup) -> None:
+def _put_rows(target: Tensor, rows: Tensor, group: EqualSpans) -> None:
     """The reverse of `_stack_rows`: write into [T, heads, D]."""
     for index, start in enumerate(group.starts):
         place = target[start : start + group.length].view(group.length, rows.shape[0], rows.shape[2], -1)
         place.copy_(rows[:, index].permute(2, 0, 1, 3))
 
 
-def _gather_keys(key: Tensor, value: Tensor, group: RunGroup) -> RunKeys:
+def _gather_keys(key: Tensor, value: Tensor, group: EqualSpans) -> RunKeys:
     return RunKeys(*_split_path(key, group), *_split_path(value, group))
 
 
-def _split_path(tensor: Tensor, group: RunGroup) -> tuple[Tensor, Tensor]:
+def _split_path(tensor: Tensor, group: EqualSpans) -> tuple[Tensor, Tensor]:
     """Split [key heads, T, D] into the keys above the group and its own keys."""
     above = [tensor[:, start:stop] for start, stop in group.ancestors]
     own = torch.stack([tensor[:, start : start + group.length] for start in group.starts], 1)
@@ -103,7 +103,7 @@ def _split_path(tensor: Tensor, group: RunGroup) -> tuple[Tensor, Tensor]:
     return (torch.cat(above, 1) if above else tensor[:, :0]), own
 
 
-def _add_keys(target: Tensor, above: Tensor, own: Tensor, group: RunGroup) -> None:
+def _add_keys(target: Tensor, above: Tensor, own: Tensor, group: EqualSpans) -> None:
     """Add gradients with the shapes of `_split_path` to their places in [T, key heads, D]."""
     offset = 0
     for start, stop in group.ancestors:

@@ -78,13 +78,13 @@ def _compile_attention(
 
     own_code = attend.__code__.replace(co_name=f"attend_{next(_names)}")
     own = FunctionType(own_code, attend.__globals__, own_code.co_name, None, attend.__closure__)
-    return torch.compile(own, options={"guard_filter_fn": _only_tensors})
+    return torch.compile(own, options={"guard_filter_fn": _keep_tensors})
 
 
 _names = itertools.count()
 
 
-def _only_tensors(guards: Sequence[Any]) -> list[bool]:
+def _keep_tensors(guards: Sequence[Any]) -> list[bool]:
     return [guard.guard_type in ("TENSOR_MATCH", "SHAPE_ENV", "GRAD_MODE") for guard in guards]
 
 

@@ -30,7 +30,7 @@ RUN_TOKENS_TOGETHER = 256
 
 
 @dataclass(frozen=True, slots=True)
-class RunGroup:
+class EqualSpans:
     """Runs of one length below the same ancestors: `starts[i] .. starts[i] + length`."""
 
     ancestors: tuple[Range, ...]
@@ -98,17 +98,17 @@ class TreeLayout:
         return tuple(BranchLevel(tuple(rows), tuple(keys)) for rows, keys in found)
 
     @cached_property
-    def run_groups(self) -> tuple[RunGroup, ...]:
+    def run_groups(self) -> tuple[EqualSpans, ...]:
         """The tree's runs, with siblings of equal length grouped, without padding."""
         groups: dict[tuple[tuple[Range, ...], int], list[int]] = {}
         for start, stop, ancestors in self.runs:
             groups.setdefault((ancestors, stop - start), []).append(start)
-        result: list[RunGroup] = []
+        result: list[EqualSpans] = []
         for (ancestors, length), starts in groups.items():
             depth = sum(stop - start for start, stop in ancestors)
             together = max(1, RUN_TOKENS_TOGETHER // length)
             for i in range(0, len(starts), together):
-                result.append(RunGroup(ancestors, depth, tuple(starts[i : i + together]), length))
+                result.append(EqualSpans(ancestors, depth, tuple(starts[i : i + together]), length))
         return tuple(result)
 
 

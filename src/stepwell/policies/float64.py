@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 
-class _StayDouble(TorchFunctionMode):
+class _KeepFloat64(TorchFunctionMode):
     """Makes casts of float64 tensors to float32 do nothing."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -33,7 +33,7 @@ def _add_double_gradient(kind: Any) -> Any:
         output: Tensor = kind.forward(self, hidden, *args, **kwargs)
         if not torch.is_grad_enabled() or hidden.dtype is not torch.float64:
             return output
-        with _StayDouble():
+        with _KeepFloat64():
             exact: Tensor = kind.forward(self, hidden, *args, **kwargs)
         return exact + (output - exact).detach()
 

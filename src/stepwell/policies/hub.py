@@ -92,7 +92,7 @@ def _explain_failure(model_id: str, revision: str | None) -> Iterator[None]:
     except (errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
         raise ModelError(
             f"policy.model: {model_id} could not be fetched from {constants.ENDPOINT} "
-            f"({_first_line(error)}). {_describe_other_way(model_id)}"
+            f"({_take_first_line(error)}). {_describe_other_way(model_id)}"
         ) from error
 
 
@@ -108,7 +108,7 @@ def _explain_unreachable_hub(error: BaseException) -> str:
     cause = error.__cause__
     if constants.is_offline_mode() or isinstance(cause, errors.OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so nothing is downloaded"
-    reason = f" ({_first_line(cause)})" if cause is not None else ""
+    reason = f" ({_take_first_line(cause)})" if cause is not None else ""
     return f"{constants.ENDPOINT} cannot be reached{reason}"
 
 
@@ -120,6 +120,6 @@ def _describe_other_way(model_id: str) -> str:
     )
 
 
-def _first_line(error: BaseException) -> str:
+def _take_first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.split("\n")[0] if text else type(error).__name__

@@ -20,7 +20,7 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
+def raise_on_sigterm() -> Iterator[None]:
     """Inside the block SIGTERM raises `Terminated`, so that running code can clean up."""
 
     def handle(number: int, frame: Any) -> None:

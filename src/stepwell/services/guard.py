@@ -41,7 +41,7 @@ _OPEN_PATHS = frozenset({"/health", "/ready"}) | pages.OPEN_PATHS
 _NOT_ALLOWED = 1008  # WebSocket close code
 
 
-class _ClientLeft(Exception):
+class _ClientLeftError(Exception):
     """The client disconnected before its request was complete."""
 
 
@@ -103,7 +103,7 @@ class Guard:
             _raise_if_limited(self._limits.explain_refusal(name))
             await self._read_body(request, name)
             _raise_if_limited(self._limits.start_call(name))
-        except _ClientLeft:
+        except _ClientLeftError:
             return
         except ServiceError as error:
             await self._send_error(request, error)
@@ -197,7 +197,7 @@ class _GuardedRequest:
             return None
         message = await self._receive()
         if message["type"] != "http.request":
-            raise _ClientLeft
+            raise _ClientLeftError
         part = message.get("body", b"")
         self._parts.append(part)
         self._num_read += len(part)

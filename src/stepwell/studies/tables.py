@@ -107,7 +107,7 @@ def _make_golden(results: Results, env: str) -> StudyTable | None:
         return None
     head = ["variant", *[f"{length} turns" for length in lengths]]
     rows = [
-        [variant, *[_golden_cell(found.get(length)) for length in lengths]]
+        [variant, *[_format_golden_cell(found.get(length)) for length in lengths]]
         for variant, found in pooled.items()
     ]
     nums = {
@@ -149,7 +149,7 @@ def _pool_seeds(runs: Sequence[RunResult]) -> dict[int, tuple[int, float, float 
     return found
 
 
-def _golden_cell(found: tuple[int, float, float | None] | None) -> str:
+def _format_golden_cell(found: tuple[int, float, float | None] | None) -> str:
     if found is None:
         return NOTHING
     _, success, extra = found

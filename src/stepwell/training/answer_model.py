@@ -30,7 +30,7 @@ from stepwell.core import InputError, Step
 from stepwell.core.arrays import FloatArray, IntArray
 from stepwell.packing import Outputs, backward, pack
 from stepwell.policies import CausalLMPolicy
-from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
+from stepwell.training.optimizer import Optimizer, explain_nan, rate_share
 
 _ADVICE = "Lower the learning rate"
 _WARMUP_SHARE = 0.1
@@ -168,7 +168,7 @@ class AnswerModel:
                 assert outputs.logprobs is not None
                 return -share * outputs.logprobs.mean(), {}
 
-            with nan_as_divergence_error(f"outcome model, epoch {epoch + 1}", _ADVICE):
+            with explain_nan(f"outcome model, epoch {epoch + 1}", _ADVICE):
                 loss, _, _ = backward(self.policy, pack(steps), imitate_part)
             total += float(loss)
         torch.nn.utils.clip_grad_norm_(optimizer.parameters, 1.0)

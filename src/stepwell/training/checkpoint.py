@@ -106,8 +106,9 @@ def write_checkpoint(
                 link_weights(fresh, folder / BEST)
     except (OSError, SafetensorError, RuntimeError) as error:  # safetensors and torch raise their own
         raise InfraError(
-            f"the checkpoint {path} could not be written ({_first_line(error)}): free some disk space, lower "
-            "checkpoint.keep or choose another `folder`, then continue with --resume; older ones are intact"
+            f"the checkpoint {path} could not be written ({_take_first_line(error)}): "
+            "free some disk space, lower checkpoint.keep or choose another `folder`, then continue with "
+            "--resume; older ones are intact"
         ) from error
     return Checkpoint(path, state.update)
 
@@ -194,5 +195,5 @@ def _read_number(path: Path) -> int:
     return int(path.name.removeprefix(_PREFIX))
 
 
-def _first_line(error: Exception) -> str:
+def _take_first_line(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error).strip().split("\n")[0]

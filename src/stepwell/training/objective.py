@@ -150,7 +150,7 @@ class Objective:
     def _begin_pass(self, outputs: Outputs) -> Metrics:
         """Set what the first pass sets, and report what is measured on the whole minibatch."""
         assert outputs.logprobs is not None
-        metrics = {} if self.has_run else self._first_pass(outputs)
+        metrics = {} if self.has_run else self._run_first_pass(outputs)
         self.has_run, self._last_logprobs = True, outputs.logprobs.detach()
         return metrics | self._measure_change(outputs.logprobs.detach())
 
@@ -242,7 +242,7 @@ class Objective:
         keep = self.minibatch.keep
         return None if keep is None else self.minibatch.timeline.steps_to_tokens(keep)
 
-    def _first_pass(self, outputs: Outputs) -> Metrics:
+    def _run_first_pass(self, outputs: Outputs) -> Metrics:
         """Set timeline and credit if they were not given; report what only the first pass can measure."""
         assert outputs.logprobs is not None
         metrics: Metrics = {}

@@ -232,7 +232,7 @@ def _group_by_role(
 
 
 @contextmanager
-def nan_as_divergence_error(place: str, advice: str) -> Iterator[None]:
+def explain_nan(place: str, advice: str) -> Iterator[None]:
     """Turn errors about NaN and infinity into a `DivergenceError` with place and advice."""
     try:
         yield

@@ -24,7 +24,7 @@ from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import count_batches
 from stepwell.training.critics import compute_critic_loss, compute_lesson, prepare_critics, teach_instructions
 from stepwell.training.objective_parts import ObjectivePart, ValueSites
-from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
+from stepwell.training.optimizer import Optimizer, explain_nan, rate_share
 from stepwell.training.policy import Policy
 
 _WARMUP = 10
@@ -67,7 +67,7 @@ def imitate(
         optimizer.zero_grad()
         with_values = policy.critic is not None and config.value_coef > 0
         place = f"warm start, update {number + 1}"
-        with nan_as_divergence_error(place, _ADVICE), oom_as_config_error(place, [batch]):
+        with explain_nan(place, _ADVICE), oom_as_config_error(place, [batch]):
             lesson = _Imitation(batch, config, policy, recipe)
             _, metrics, _ = backward(policy, batch.packed, lesson, values=with_values)
             if with_values and recipe is not None and recipe.needs_instruction_critic:

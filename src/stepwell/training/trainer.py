@@ -54,7 +54,7 @@ from stepwell.training.flat_sequence import flatten_trajectories
 from stepwell.training.loss_metrics import average_metrics, was_left_out
 from stepwell.training.memory_budget import TokenBudget
 from stepwell.training.objective import Objective
-from stepwell.training.optimizer import Optimizer, nan_as_divergence_error, rate_share
+from stepwell.training.optimizer import Optimizer, explain_nan, rate_share
 from stepwell.training.policy import Policy
 from stepwell.training.position_check import find_position_fault
 from stepwell.training.rank_group import RankGroup
@@ -200,7 +200,7 @@ class Trainer:
         place = f"update {self.num_done + 1}"
         if self._check_positions is not None and (fault := find_position_fault(self.policy, minibatches)):
             self._check_positions(fault)
-        with nan_as_divergence_error(place, ADVICE), oom_as_config_error(place, minibatches):
+        with explain_nan(place, ADVICE), oom_as_config_error(place, minibatches):
             objectives = [self._build_objective(minibatch, version) for minibatch in minibatches]
             seen: list[dict[str, Tensor]] = []
             is_cut = len(objectives) > 1 or self._runs_in_parts(objectives[0])

@@ -31,7 +31,7 @@ from stepwell.services.hosts import HostCheck
 from stepwell.view import images, pages
 from stepwell.view.access import ViewAccess
 from stepwell.view.run_files import ViewedRun
-from stepwell.view.run_finder import RunShelf
+from stepwell.view.run_finder import RunIndex
 from stepwell.view.templates import compile_pages, get_templates, render_page
 
 STATIC = {"view.css": "text/css", "view.js": "text/javascript"}
@@ -41,7 +41,7 @@ class ViewApp:
     """The pages over a shelf of runs. `token` None means that everybody on this machine may look."""
 
     def __init__(self, places: Sequence[str], *, token: str | None, host: str = "127.0.0.1") -> None:
-        self.shelf = RunShelf(places)
+        self.shelf = RunIndex(places)
         self.token = token
         routes = [
             Route("/", self._show(lambda request: pages.show_overview(self.shelf, request.query_params))),

@@ -20,7 +20,7 @@ from stepwell.view.comparison import AXES, choose_colors, describe_record, draw_
 from stepwell.view.credit_chart import draw_credit_chart
 from stepwell.view.robot_films import can_simulate
 from stepwell.view.run_files import ViewedRun, read_study
-from stepwell.view.run_finder import RunShelf
+from stepwell.view.run_finder import RunIndex
 from stepwell.view.trajectory_content import show_trajectory
 from stepwell.view.trajectory_list import FIELDS, find_rows
 from stepwell.view.tree_chart import build_batch_tree, draw_batch_tree
@@ -44,7 +44,7 @@ _MAX_DRAWN = 24
 _DRAWN: dict[tuple[object, ...], tuple[str, list[DrawnPanel]]] = {}
 
 
-def show_overview(shelf: RunShelf, given: Any) -> Page:
+def show_overview(shelf: RunIndex, given: Any) -> Page:
     """Several runs over one axis."""
     shelf.refresh()
     runs = [run for run in shelf.runs.values() if not run.is_pool_only]

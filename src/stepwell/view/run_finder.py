@@ -14,7 +14,7 @@ MAX_RUNS = 200
 
 
 @dataclass(eq=False)
-class RunShelf:
+class RunIndex:
     """The runs of a view, by name. `refresh` finds those that were added to its folders since."""
 
     places: Sequence[str]

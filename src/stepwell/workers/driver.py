@@ -101,7 +101,7 @@ class _Live:
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
+class _BatchState:
     """An environment batch: its running episodes by place, and its idle places."""
 
     host: _Host
@@ -136,14 +136,14 @@ class Driver:
         self.busy_times = busy_times or queue.busy_times
         self.counts = EpisodeCounts()
         self._is_stopped = False
-        self._lanes: list[_Lane] = []
+        self._lanes: list[_BatchState] = []
         place = 0
         hosts = [_Host(simulator) for simulator in simulators]
         for number in range(max((s.num_batches for s in simulators), default=0)):
             for host in hosts:  # one batch of each in turn, so that the first jobs go to different simulators
                 if number < host.simulator.num_batches:
                     size = host.simulator.batch_size
-                    self._lanes.append(_Lane(host, number, len(self._lanes), place, list(range(size))))
+                    self._lanes.append(_BatchState(host, number, len(self._lanes), place, list(range(size))))
                     place += size
         for simulator in simulators:
             self.busy_times.register("simulators", simulator.name)
@@ -186,7 +186,7 @@ class Driver:
 
     # --- each batch by itself -------------------------------------------------------------
 
-    async def _drive_batch(self, lane: _Lane) -> None:
+    async def _drive_batch(self, lane: _BatchState) -> None:
         while not self._is_stopped:
             self._post_requests(lane, await self._begin_episodes(lane))
             waited = set(lane.waiting)
@@ -197,7 +197,7 @@ class Driver:
             if answered and not self._is_stopped:
                 self._post_requests(lane, await self._step_places(lane, answered))
 
-    def _get_wake_signal(self, lane: _Lane) -> asyncio.Future[None]:
+    def _get_wake_signal(self, lane: _BatchState) -> asyncio.Future[None]:
         """Done when the feed may have an episode; at once if `wake` was called since it was last asked."""
         if lane.wake_signal is None or lane.wake_signal.done():
             lane.wake_signal = asyncio.get_running_loop().create_future()
@@ -205,7 +205,7 @@ class Driver:
             lane.wake_signal.set_result(None)
         return lane.wake_signal
 
-    def _post_requests(self, lane: _Lane, places: Sequence[int]) -> None:
+    def _post_requests(self, lane: _BatchState, places: Sequence[int]) -> None:
         if places:
             for posted in self.queue.post_requests([self._make_request(lane, place) for place in places]):
                 lane.waiting[posted.answer] = tuple(places[i] for i in posted.indices)
@@ -229,12 +229,12 @@ class Driver:
 
     @staticmethod
     def _split_answers(
-        posted: Sequence[PostedBundle], asking: Sequence[tuple[_Lane, int]]
+        posted: Sequence[PostedBundle], asking: Sequence[tuple[_BatchState, int]]
     ) -> list[asyncio.Future[list[Sampled]]]:
         """Give every batch, for each call, a future of its own part of the answer."""
         parts: list[asyncio.Future[list[Sampled]]] = []
         for one in posted:
-            by_lane: dict[_Lane, list[int]] = {}
+            by_lane: dict[_BatchState, list[int]] = {}
             for position, i in enumerate(one.indices):
                 by_lane.setdefault(asking[i][0], []).append(position)
             for lane, mine in by_lane.items():
@@ -244,13 +244,13 @@ class Driver:
 
     # --- one call each --------------------------------------------------------------------
 
-    def _make_request(self, lane: _Lane, place: int) -> ActionRequest:
+    def _make_request(self, lane: _BatchState, place: int) -> ActionRequest:
         live = lane.live[place]
         live.request = self.player.make_request(live.episode, live.start.params)
         live.asked_s = asyncio.get_running_loop().time()
         return ActionRequest(live.request, live.start.job, lane.number, len(live.episode.steps))
 
-    async def _begin_episodes(self, lane: _Lane) -> list[int]:
+    async def _begin_episodes(self, lane: _BatchState) -> list[int]:
         """Start an episode in every idle place that gets one; the places that now need an action."""
         begun: list[tuple[int, PlannedEpisode]] = []
         lane.is_woken = False
@@ -279,7 +279,9 @@ class Driver:
             asking += [place] if self._settle_turn(lane, place, turn) else []
         return asking
 
-    async def _step_places(self, lane: _Lane, answered: Sequence[asyncio.Future[list[Sampled]]]) -> list[int]:
+    async def _step_places(
+        self, lane: _BatchState, answered: Sequence[asyncio.Future[list[Sampled]]]
+    ) -> list[int]:
         """One turn of the places that have answers; the places that now need another action."""
         acting: list[tuple[int, Sampled]] = []
         for future in answered:
@@ -315,7 +317,7 @@ class Driver:
         return asking
 
     def _record_summaries(
-        self, lane: _Lane, answered: Sequence[tuple[int, Sampled]]
+        self, lane: _BatchState, answered: Sequence[tuple[int, Sampled]]
     ) -> tuple[list[int], list[tuple[int, Sampled]]]:
         """Record the summaries among these replies; returns the places to ask again, and other replies."""
         asking: list[int] = []
@@ -331,7 +333,7 @@ class Driver:
                 self._finish_episode(lane, place)
         return asking, acting
 
-    async def _call_simulator(self, lane: _Lane, places: Sequence[int], call: Any) -> list[Turn] | None:
+    async def _call_simulator(self, lane: _BatchState, places: Sequence[int], call: Any) -> list[Turn] | None:
         """The turns that a simulator answers, or None if it failed and the episodes are lost."""
         host = lane.host
         incarnation = host.incarnation
@@ -357,7 +359,7 @@ class Driver:
             problem = f"{who}: {num_failures} calls failed in a row; the last error: {error}"
             raise WorkerError(problem) from error
 
-    def _is_over(self, lane: _Lane, place: int) -> bool:
+    def _is_over(self, lane: _BatchState, place: int) -> bool:
         """Whether an answered episode cannot continue: its simulator was lost, or its time is up."""
         live, now = lane.live[place], asyncio.get_running_loop().time()
         live.episode.engine_s += now - live.asked_s
@@ -368,19 +370,19 @@ class Driver:
             self._finish_episode(lane, place)
         return place not in lane.live
 
-    def _settle_turn(self, lane: _Lane, place: int, turn: Turn) -> bool:
+    def _settle_turn(self, lane: _BatchState, place: int, turn: Turn) -> bool:
         """Finish the episode if this turn was its last; whether it goes on."""
         if lane.live[place].episode.status is None:
             return True
         self._finish_episode(lane, place, is_lost=isinstance(turn.error, WorkerError))
         return False
 
-    def _lose_episode(self, lane: _Lane, place: int, error: InfraError) -> None:
+    def _lose_episode(self, lane: _BatchState, place: int, error: InfraError) -> None:
         live = lane.live[place]
         live.episode.mark_failed(error)
         self._finish_episode(lane, place, is_lost=isinstance(error, WorkerError))
 
-    def _finish_episode(self, lane: _Lane, place: int, *, is_lost: bool = False) -> None:
+    def _finish_episode(self, lane: _BatchState, place: int, *, is_lost: bool = False) -> None:
         live = lane.live.pop(place)
         lane.idle.append(place)
         wall_s = asyncio.get_running_loop().time() - live.began_s

@@ -16,7 +16,7 @@ import mmap
 import threading
 import time
 
-from stepwell.core.process_memory import resident_mb
+from stepwell.core.process_memory import read_resident_mb
 
 _BEAT, _MEMORY, _PROGRESS, _CALLS = range(4)
 PAGE_BYTES = 4 * 8
@@ -33,7 +33,7 @@ class HeartbeatPage:
 
     def beat(self) -> None:
         """Note that the process runs."""
-        self._values[_MEMORY] = resident_mb()
+        self._values[_MEMORY] = read_resident_mb()
         self._values[_BEAT] = time.monotonic()
 
     def note_progress(self) -> None:
@@ -82,7 +82,7 @@ class HeartbeatPage:
         self._page.close()
 
 
-class CallWatch:
+class CallTracker:
     """Concurrent calls: the page shows the call that has made no progress for the longest time.
 
     So a call that is stuck is found although others go on.

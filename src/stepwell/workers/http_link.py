@@ -22,7 +22,7 @@ from typing import Any
 from stepwell.core import ConfigError, EncodingError, WorkerError
 from stepwell.core.api_keys import read_key
 from stepwell.core.frames import Frame, decode, to_bytes
-from stepwell.workers.remote_link import LinkBroken, RemoteLink
+from stepwell.workers.remote_link import LinkLostError, RemoteLink
 from stepwell.workers.shared_memory import LARGE_BYTES
 
 DEFAULT_PORT = 8096
@@ -60,7 +60,7 @@ async def read_host(host: str) -> dict[str, Any]:
     async with open_client(url) as client:
         try:
             response = await _request(client, "GET", "/workers", timeout_s=_CONNECT_S)
-        except (LinkBroken, ConnectionError) as error:
+        except (LinkLostError, ConnectionError) as error:
             raise WorkerError(f"{url} {error}; start it with `stepwell serve worker`") from error
         found: dict[str, Any] = response.json()
         return found
@@ -80,7 +80,7 @@ class HttpLauncher:
         client = open_client(self.url, transport=self.transport)
         try:
             response = await _request(client, "POST", "/workers", json={"name": name, "device": self.device})
-        except (LinkBroken, ConnectionError) as error:
+        except (LinkLostError, ConnectionError) as error:
             await client.aclose()
             raise WorkerError(f"worker {name} cannot be started at {self.url}: {error}") from error
         except ConfigError:
@@ -109,7 +109,7 @@ class HttpLink(RemoteLink):
         try:
             return decode(response.content)
         except EncodingError as error:
-            raise LinkBroken(f"sent an answer that is not a frame: {error}") from error
+            raise LinkLostError(f"sent an answer that is not a frame: {error}") from error
 
     async def fetch_state(self) -> dict[str, Any]:
         """What the host says of it."""
@@ -120,7 +120,7 @@ class HttpLink(RemoteLink):
         """Ask the host to end it. A host that is not reached ends it after its own silence limit."""
         try:
             await _request(self._client, "DELETE", self._path, timeout_s=_CONNECT_S)
-        except LinkBroken:  # it has ended already
+        except LinkLostError:  # it has ended already
             return
         finally:
             await self._client.aclose()
@@ -146,4 +146,4 @@ async def _request(
     if response.status_code in (400, 401, 403):
         hint = f" (the key is read from {KEY_VARIABLE})" if response.status_code == 401 else ""
         raise ConfigError(f"the host at {client.base_url} refuses: {detail}{hint}")
-    raise LinkBroken(f"was lost: {detail}")
+    raise LinkLostError(f"was lost: {detail}")

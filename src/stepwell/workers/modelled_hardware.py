@@ -92,9 +92,9 @@ class ModelledHardware:
         """Seconds in which ranks exchange gradients, after every piece of an update."""
         return 0.0
 
-    def time_weights(self) -> WeightSeconds:
+    def time_weights(self) -> WeightSyncTimes:
         """How long the parts of the way of new weights take."""
-        return WeightSeconds()
+        return WeightSyncTimes()
 
     def time_message(self, kind: str, number: int, count: int) -> float:
         """Seconds of one way between the driver and this worker."""
@@ -117,7 +117,7 @@ class ModelledHardware:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightSeconds:
+class WeightSyncTimes:
     """The way of new weights: the trainer's copy, its marks, the transfer, then each generator's part."""
 
     copy: float = 0.0

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepwell.config.profile import PipelineProfile
-from stepwell.workers.modelled_hardware import Latency, ModelledHardware, WeightSeconds
+from stepwell.workers.modelled_hardware import Latency, ModelledHardware, WeightSyncTimes
 from stepwell.workers.placement import CORES, DevicePlacement
 from stepwell.workers.shared_devices import SharedDevices
 
@@ -129,13 +129,13 @@ class PlannedHardware(ModelledHardware):
         each_s = 2 * weights.num_bytes * (ranks - 1) / ranks / bandwidth + latency_s
         return each_s * self.profile.trainer.optimizer_steps / self._count_pieces()
 
-    def time_weights(self) -> WeightSeconds:
+    def time_weights(self) -> WeightSyncTimes:
         weights, network = self.profile.weights, self.profile.network
         machines = len({find_machine(device) for device in self.placement.generators} | {self.machines[0]})
         hops = math.ceil(math.log2(machines)) if machines > 1 else 0
         copy_s = weights.num_bytes / network.bandwidth + network.latency_s
         transfer_s = weights.num_bytes / weights.bandwidth + hops * copy_s
-        return WeightSeconds(weights.copy_s, weights.mark_s, transfer_s, weights.load_s, weights.swap_s)
+        return WeightSyncTimes(weights.copy_s, weights.mark_s, transfer_s, weights.load_s, weights.swap_s)
 
     def time_message(self, kind: str, number: int, count: int) -> float:
         places = self.placement.simulators if kind == "simulator" else self.placement.generators

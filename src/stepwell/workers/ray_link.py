@@ -30,7 +30,7 @@ from stepwell.core import WorkerError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import Frame, decode_text, encode_text
 from stepwell.workers.ray_worker import HEALTH, RayWorker
-from stepwell.workers.remote_link import LinkBroken, RemoteLink
+from stepwell.workers.remote_link import LinkLostError, RemoteLink
 from stepwell.workers.weight_bytes import SharedArrays
 
 MAX_CALLS = 1000  # of one actor at once
@@ -108,7 +108,7 @@ class RayLink(RemoteLink):
         try:
             await asyncio.to_thread(ray.kill, self._actor, no_restart=True)
         except (RayError, ValueError) as error:  # Ray is gone, and the actor with it
-            raise LinkBroken(str(error)) from error
+            raise LinkLostError(str(error)) from error
 
 
 async def _share_arrays(arrays: Sequence[AnyArray]) -> Any:
@@ -125,7 +125,7 @@ async def _await_ref(ref: Any) -> Any:
     except RayError as error:
         is_gone = isinstance(error, ActorDiedError) and "node" in str(error).lower()
         is_lost = is_gone or isinstance(error, ActorUnavailableError)
-        raise LinkBroken(_describe_failure(error), is_machine_lost=is_lost) from error
+        raise LinkLostError(_describe_failure(error), is_machine_lost=is_lost) from error
 
 
 def _describe_failure(error: RayError) -> str:

@@ -26,8 +26,8 @@ from typing import Any
 from stepwell.core import ConfigError
 from stepwell.core.arrays import AnyArray
 from stepwell.core.frames import Frame, decode_text, encode_text
-from stepwell.core.process_memory import resident_mb
-from stepwell.workers.heartbeat import PAGE_BYTES, CallWatch, HeartbeatPage
+from stepwell.core.process_memory import read_resident_mb
+from stepwell.workers.heartbeat import PAGE_BYTES, CallTracker, HeartbeatPage
 from stepwell.workers.hosts import GeneratorHost, SimulatorHost, build_engine
 from stepwell.workers.shared_memory import create_shared_file
 from stepwell.workers.worker_main import make_error_frame
@@ -48,7 +48,7 @@ class RayWorker:
         descriptor = create_shared_file(PAGE_BYTES)
         self._page = HeartbeatPage(descriptor)
         os.close(descriptor)
-        self._watch, self._num_calls = CallWatch(self._page), 0
+        self._watch, self._num_calls = CallTracker(self._page), 0
         self._simulator: SimulatorHost | None = None
         self._generator: GeneratorHost | None = None
 
@@ -75,7 +75,7 @@ class RayWorker:
             "kind": self._kind,
             "pid": os.getpid(),
             "node": self._node,
-            "memory_mb": resident_mb(),
+            "memory_mb": read_resident_mb(),
             "stuck_s": self._page.stuck_s,
             "num_pending": self._page.num_calls,
             "num_calls": self._num_calls,

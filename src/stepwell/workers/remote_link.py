@@ -5,7 +5,7 @@
     _await_death ─► await_death             a subclass that hears of a death says so at once
     end ─► destroy
 
-A subclass raises `LinkBroken` when the worker is gone, and `ConnectionError` when it was not reached: the
+A subclass raises `LinkLostError` when the worker is gone, and `ConnectionError` when it was not reached: the
 first ends the link, the second does so in a call (whether it was executed is unknown) and counts as silence
 elsewhere.
 """
@@ -22,7 +22,7 @@ from stepwell.core.frames import Frame
 from stepwell.envs.codecs import unpack_error
 
 
-class LinkBroken(Exception):
+class LinkLostError(Exception):
     """The worker is gone. `is_machine_lost`: so is its machine, and the failure is not the worker's own."""
 
     def __init__(self, why: str, *, is_machine_lost: bool = False) -> None:
@@ -59,11 +59,11 @@ class RemoteLink:
         raise NotImplementedError
 
     async def await_death(self) -> None:
-        """Wait until it is known to be dead, and raise `LinkBroken`. By default nobody knows."""
+        """Wait until it is known to be dead, and raise `LinkLostError`. By default nobody knows."""
         await asyncio.Event().wait()
 
     async def destroy(self) -> None:
-        """End the worker. Raises `LinkBroken` or `ConnectionError` if that cannot be said to it."""
+        """End the worker. Raises `LinkLostError` or `ConnectionError` if that cannot be said to it."""
         raise NotImplementedError
 
     # --- calls ----------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class RemoteLink:
             raise WorkerError(*self._ended.result().args)
         try:
             found = answer.result()
-        except (LinkBroken, ConnectionError) as error:
+        except (LinkLostError, ConnectionError) as error:
             raise await asyncio.shield(self._start_ending(self._read_failure(error))) from error
         if found.op == "error":
             raise unpack_error(found.header.get("error"), WorkerError)
@@ -93,7 +93,7 @@ class RemoteLink:
     async def _await_death(self) -> None:
         try:
             await self.await_death()
-        except LinkBroken as error:
+        except LinkLostError as error:
             self.give_up(self._read_failure(error))
 
     async def _read_states(self, heartbeat_s: float) -> None:
@@ -101,14 +101,14 @@ class RemoteLink:
             try:
                 self._state = await self.fetch_state()
                 self._seen_s = time.monotonic()
-            except LinkBroken as error:
+            except LinkLostError as error:
                 self.give_up(self._read_failure(error))
                 return
             except ConnectionError:  # it may come back: `find_trouble` counts the silence
                 self._is_machine_lost = time.monotonic() - self._seen_s > heartbeat_s
             await asyncio.sleep(heartbeat_s)
 
-    def _read_failure(self, error: LinkBroken | ConnectionError) -> str:
+    def _read_failure(self, error: LinkLostError | ConnectionError) -> str:
         self._is_machine_lost |= isinstance(error, ConnectionError) or error.is_machine_lost
         return str(error)
 
@@ -162,6 +162,6 @@ class RemoteLink:
         self._ended.set_result(error)
         try:
             await self.destroy()
-        except (LinkBroken, ConnectionError) as failed:
+        except (LinkLostError, ConnectionError) as failed:
             return WorkerError(f"{error}; it could not be told to end: {failed}")
         return error

@@ -28,7 +28,7 @@ from stepwell.core import ConfigError, StepwellError
 from stepwell.core.child_process import end_process_group, end_with_parent
 from stepwell.core.frames import Frame
 from stepwell.envs.codecs import pack_error
-from stepwell.workers.heartbeat import CallWatch, HeartbeatPage, start_heartbeat
+from stepwell.workers.heartbeat import CallTracker, HeartbeatPage, start_heartbeat
 from stepwell.workers.hosts import GeneratorHost, SimulatorHost, build_engine
 from stepwell.workers.shared_link import Link
 
@@ -76,7 +76,7 @@ async def serve_generator(link: Link, heartbeat: HeartbeatPage, call: int, setti
 
 async def _serve_waiting(link: Link, heartbeat: HeartbeatPage, host: SimulatorHost) -> None:
     """Step environments that wait until the parent closes the link."""
-    watch = CallWatch(heartbeat)
+    watch = CallTracker(heartbeat)
 
     async def answer_call(call: int, frame: Frame) -> None:
         watch.begin_call(call)

@@ -8,9 +8,9 @@ from stepwell.core import Task, ToolCall
 from stepwell.envs.paper_search.env import PaperSearch
 from stepwell.envs.paper_search.library import Library, PaperRequest, build_index
 from stepwell.envs.paper_search.options import PaperSearchOptions
-from stepwell.envs.paper_search.papers import Facet, Need, PaperGraph
+from stepwell.envs.paper_search.papers import Facet, FacetRequirement, PaperGraph
 
-NEED = Need(((0, 0), (1, 0)))  # "aaa ccc"
+NEED = FacetRequirement(((0, 0), (1, 0)))  # "aaa ccc"
 # title, about, cited; relevance to NEED in the comment
 PAPERS: list[tuple[str, tuple[int, int], list[int]]] = [
     ("zzz", (0, 0), []),  # p0: 0.75, an answer

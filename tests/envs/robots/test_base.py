@@ -25,7 +25,7 @@ from stepwell.core import (
 from stepwell.envs import EnvBatch, draw_tasks, find_env_type, list_env_names, make_env
 from stepwell.envs.check import check_type
 from stepwell.envs.registry import ROBOT_ENVS
-from stepwell.envs.robots import Moved, RobotEnv, RobotOptions
+from stepwell.envs.robots import ActionEffect, RobotEnv, RobotOptions
 
 
 class TrackOptions(RobotOptions):
@@ -57,12 +57,12 @@ class Track(RobotEnv):
     def begin(self, task: Task, seed: int) -> None:
         self.place, self.goal = 0.0, float(task.content["goal"])  # type: ignore[arg-type]
 
-    def act(self, action: np.ndarray) -> Moved:
+    def act(self, action: np.ndarray) -> ActionEffect:
         self.place += float(action[0])
         if abs(self.place) > self.options.breaks_at:
             self.place = float("nan")
         distance = abs(self.goal - self.place)
-        return Moved(distance < 0.5, -distance)
+        return ActionEffect(distance < 0.5, -distance)
 
     def arrays(self) -> dict[str, np.ndarray]:
         shown = {"proprio": np.array([self.place], dtype=np.float32)}
@@ -249,8 +249,8 @@ class Lazy(Track):
 class Easy(Track):
     """Anything solves it."""
 
-    def act(self, action: np.ndarray) -> Moved:
-        return Moved(True)
+    def act(self, action: np.ndarray) -> ActionEffect:
+        return ActionEffect(True)
 
 
 class Lonely(Track):

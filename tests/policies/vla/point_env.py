@@ -10,7 +10,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, RobotEnvDescription, Task
-from stepwell.envs.robots.base import Moved, RobotEnv, RobotOptions, round_numbers
+from stepwell.envs.robots.base import ActionEffect, RobotEnv, RobotOptions, round_numbers
 
 NAME = "tests.policies.vla.point_env:PointEnv"
 STRIDE = 0.15
@@ -55,11 +55,11 @@ class PointEnv(RobotEnv):
         self.point = np.array(task.content["point"], np.float64)
         self.goal = np.array(task.content["goal"], np.float64)
 
-    def act(self, action: npt.NDArray[np.float32]) -> Moved:
+    def act(self, action: npt.NDArray[np.float32]) -> ActionEffect:
         before = np.linalg.norm(self.goal - self.point)
         self.point = np.clip(self.point + STRIDE * action, -1.0, 1.0)
         after = np.linalg.norm(self.goal - self.point)
-        return Moved(bool(after < self.options.radius), float(before - after))
+        return ActionEffect(bool(after < self.options.radius), float(before - after))
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         shown: dict[str, npt.NDArray[Any]] = {"proprio": self.point.astype(np.float32)}

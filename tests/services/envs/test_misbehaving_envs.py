@@ -14,7 +14,7 @@ from tests.services.envs.misbehaving_envs import Stubborn
 from stepwell.core import EnvError
 from stepwell.envs import make_env
 from stepwell.envs.batch import EnvBatch
-from stepwell.envs.remote.servers import Server, ServerGone
+from stepwell.envs.remote.servers import EnvServerLostError, Server
 
 Service = Callable[..., str]
 ODD, EXITS, STUBBORN = (
@@ -142,7 +142,7 @@ def test_a_silent_server_is_given_up_before_the_timeout(relay: Relay) -> None:
     server.call("load", {})
     relay.freeze()
     began = time.monotonic()
-    with pytest.raises(ServerGone, match="has frozen"):
+    with pytest.raises(EnvServerLostError, match="has frozen"):
         server.call("load", {})
     assert time.monotonic() - began < 30
 

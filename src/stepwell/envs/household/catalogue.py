@@ -21,7 +21,7 @@ TREATMENTS: tuple[Family, ...] = ("clean", "heat", "cool")
 
 
 @dataclass(frozen=True, slots=True)
-class ThingKind:
+class ObjectKind:
     """The places where a kind of thing may lie, and its possible treatments (`TREATMENTS`)."""
 
     homes: tuple[str, ...]
@@ -43,7 +43,7 @@ class Catalogue:
 
     rooms: Mapping[str, RoomKind]
     openable: frozenset[str]
-    things: Mapping[str, ThingKind]
+    things: Mapping[str, ObjectKind]
     appliances: Mapping[str, str]  # treatment -> kind of place
     num_places: tuple[int, int]  # per room, minimum and maximum
     num_things: tuple[int, int]  # kinds of things besides the goal's, minimum and maximum
@@ -59,13 +59,13 @@ class Catalogue:
         return place_kind in self.things[thing_kind].homes
 
 
-def _read_things(rows: str) -> dict[str, ThingKind]:
+def _read_things(rows: str) -> dict[str, ObjectKind]:
     """Lines `kind [treatments]: home home ...`; the treatment `lamp` marks a lamp."""
     found = {}
     for row in rows.strip().splitlines():
         head, _, homes = row.partition(":")
         kind, *can = head.split()
-        found[kind] = ThingKind(tuple(homes.split()), frozenset(can) - {"lamp"}, "lamp" in can)
+        found[kind] = ObjectKind(tuple(homes.split()), frozenset(can) - {"lamp"}, "lamp" in can)
     return found
 
 

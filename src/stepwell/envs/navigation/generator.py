@@ -12,7 +12,7 @@ from typing import Any
 
 from stepwell.core import JSON, ConfigError, Task
 from stepwell.envs.navigation.options import NavigationOptions
-from stepwell.envs.navigation.room import AGENT_RADIUS, NavigationRoom, Pose, Thing
+from stepwell.envs.navigation.room import AGENT_RADIUS, Furniture, NavigationRoom, Pose
 from stepwell.envs.navigation.routes import find_shortest_route
 from stepwell.envs.navigation.sight import LineOfSight
 from stepwell.envs.navigation.things import KINDS, PALETTE, FurnitureKind
@@ -66,7 +66,7 @@ def write_instruction(rng: random.Random, kind: FurnitureKind, how: str) -> str:
 def _draw_room(rng: random.Random, options: NavigationOptions) -> NavigationRoom | None:
     halves = range(round(2 * options.min_side), round(2 * options.max_side) + 1)
     width, depth = rng.choice(halves) / 2, rng.choice(halves) / 2
-    things: list[Thing] = []
+    things: list[Furniture] = []
     for kind in rng.sample(KINDS, options.num_things):
         thing = _place_thing(rng, kind, width, depth, things)
         if thing is None:
@@ -77,11 +77,11 @@ def _draw_room(rng: random.Random, options: NavigationOptions) -> NavigationRoom
 
 
 def _place_thing(
-    rng: random.Random, kind: FurnitureKind, width: float, depth: float, others: list[Thing]
-) -> Thing | None:
+    rng: random.Random, kind: FurnitureKind, width: float, depth: float, others: list[Furniture]
+) -> Furniture | None:
     for _ in range(MAX_PLACES):
         x, y = round(rng.uniform(0, width), 2), round(rng.uniform(0, depth), 2)
-        thing = Thing(kind, x, y, rng.randrange(4), rng.choice(tuple(PALETTE)))
+        thing = Furniture(kind, x, y, rng.randrange(4), rng.choice(tuple(PALETTE)))
         half = thing.half
         inside = half[0] < x < width - half[0] and half[1] < y < depth - half[1]
         if inside and all(_leaves_passage(thing, other) for other in others):
@@ -89,14 +89,16 @@ def _place_thing(
     return None
 
 
-def _leaves_passage(one: Thing, other: Thing) -> bool:
+def _leaves_passage(one: Furniture, other: Furniture) -> bool:
     return (
         abs(one.x - other.x) - one.half[0] - other.half[0] >= PASSAGE
         or abs(one.y - other.y) - one.half[1] - other.half[1] >= PASSAGE
     )
 
 
-def _takes_long_enough(room: NavigationRoom, start: Pose, target: Thing, options: NavigationOptions) -> bool:
+def _takes_long_enough(
+    room: NavigationRoom, start: Pose, target: Furniture, options: NavigationOptions
+) -> bool:
     sight = LineOfSight(room, options.fov)
     way = find_shortest_route(
         room, start, make_arrival_test(sight, target, options), options.must_face, options.max_actions
@@ -104,7 +106,7 @@ def _takes_long_enough(room: NavigationRoom, start: Pose, target: Thing, options
     return way is not None and len(way) >= options.min_actions
 
 
-def make_arrival_test(sight: LineOfSight, target: Thing, options: NavigationOptions) -> Any:
+def make_arrival_test(sight: LineOfSight, target: Furniture, options: NavigationOptions) -> Any:
     """Build the test whether a pose has reached the target."""
 
     def has_arrived(pose: Pose) -> bool:
@@ -114,7 +116,7 @@ def make_arrival_test(sight: LineOfSight, target: Thing, options: NavigationOpti
     return has_arrived
 
 
-def _make_content(room: NavigationRoom, start: Pose, target: Thing) -> dict[str, JSON]:
+def _make_content(room: NavigationRoom, start: Pose, target: Furniture) -> dict[str, JSON]:
     return {
         "size": [room.width, room.depth],
         "things": [

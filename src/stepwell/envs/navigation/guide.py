@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from stepwell.core import ActionSpace, ExampleTurn, StateForm
 from stepwell.envs.navigation.options import NavigationOptions
-from stepwell.envs.navigation.room import NavigationRoom, Pose, Thing
+from stepwell.envs.navigation.room import Furniture, NavigationRoom, Pose
 from stepwell.envs.navigation.sight import LineOfSight
 from stepwell.envs.navigation.text import write_forms
 from stepwell.envs.navigation.things import BY_NAME
@@ -37,8 +37,8 @@ def make_examples(actions: ActionSpace, options: NavigationOptions) -> dict[Stat
     """One turn in a room with two things in both forms, with as many moves as a turn allows."""
     step = options.step_length
     things = (
-        Thing(BY_NAME["sofa"], 10 * step, 16 * step, 2, "red"),
-        Thing(BY_NAME["plant"], 4 * step, 14 * step, 0, "green"),
+        Furniture(BY_NAME["sofa"], 10 * step, 16 * step, 2, "red"),
+        Furniture(BY_NAME["plant"], 4 * step, 14 * step, 0, "green"),
     )
     room = NavigationRoom.furnish(20 * step, 20 * step, things, (0, 0), step)
     sight, pose, target = LineOfSight(room, options.fov), Pose(9, 5, 0), things[0]

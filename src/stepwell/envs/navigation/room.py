@@ -36,7 +36,7 @@ class Pose(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
+class Furniture:
     """A piece of furniture: its middle, how often it is turned by 90 degrees clockwise, its colour."""
 
     kind: FurnitureKind
@@ -63,14 +63,14 @@ class NavigationRoom:
 
     width: float
     depth: float
-    things: tuple[Thing, ...]
+    things: tuple[Furniture, ...]
     looks: tuple[int, int]  # which pattern the walls and the floor have
     step: float
     floor: tuple[tuple[bool, ...], ...]
 
     @classmethod
     def furnish(
-        cls, width: float, depth: float, things: tuple[Thing, ...], looks: tuple[int, int], step: float
+        cls, width: float, depth: float, things: tuple[Furniture, ...], looks: tuple[int, int], step: float
     ) -> NavigationRoom:
         """A room with its places worked out."""
 
@@ -97,7 +97,7 @@ class NavigationRoom:
             return pose._replace(heading=(pose.heading + ROTATIONS[action]) % 4)
         return pose._replace(pitch=min(max(pose.pitch + TILTS[action], MIN_PITCH), MAX_PITCH))
 
-    def measure_distance(self, pose: Pose, thing: Thing) -> float:
+    def measure_distance(self, pose: Pose, thing: Furniture) -> float:
         """Metres over the floor from the agent to the middle of a thing."""
         return math.hypot(thing.x - pose.column * self.step, thing.y - pose.row * self.step)
 
@@ -106,12 +106,12 @@ MAX_SIDE, MIN_STEP = 12.0, 0.1  # metres; a larger room or a finer grid only cos
 _furnished = lru_cache(maxsize=256)(NavigationRoom.furnish)  # siblings of a group all start in the same room
 
 
-def read_room(content: Mapping[str, Any]) -> tuple[NavigationRoom, Pose, Thing]:
+def read_room(content: Mapping[str, Any]) -> tuple[NavigationRoom, Pose, Furniture]:
     """Room, first pose and target of a task's content."""
     try:
         width, depth = (float(side) for side in content["size"])
         things = tuple(
-            Thing(
+            Furniture(
                 BY_NAME[thing["kind"]],
                 float(thing["x"]),
                 float(thing["y"]),

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepwell.envs.navigation.room import EYE_HEIGHT, TURN, NavigationRoom, Pose, Thing
+from stepwell.envs.navigation.room import EYE_HEIGHT, TURN, Furniture, NavigationRoom, Pose
 
 Floats = npt.NDArray[np.float64]
 AHEAD, BEHIND = 20.0, 135.0
@@ -47,7 +47,7 @@ class LineOfSight:
         self._points = (middles[:, None] + corners * halves[:, None]).reshape(-1, 3)
         self._point_owner = np.repeat(self._owner, len(corners))
 
-    def list_visible_things(self, pose: Pose) -> list[Thing]:
+    def list_visible_things(self, pose: Pose) -> list[Furniture]:
         """The things that can be seen, nearest first."""
         eye = np.array([pose.column * self.room.step, pose.row * self.room.step, EYE_HEIGHT])
         rays = self._points - eye
@@ -61,7 +61,7 @@ class LineOfSight:
         """What is in view, in words and metres."""
         return [self.locate_thing(pose, thing) for thing in self.list_visible_things(pose)]
 
-    def locate_thing(self, pose: Pose, thing: Thing) -> VisibleThing:
+    def locate_thing(self, pose: Pose, thing: Furniture) -> VisibleThing:
         """Where a thing is, in view or not."""
         return VisibleThing(
             thing.kind.name,
@@ -69,7 +69,7 @@ class LineOfSight:
             self.room.measure_distance(pose, thing),
         )
 
-    def is_facing(self, pose: Pose, thing: Thing) -> bool:
+    def is_facing(self, pose: Pose, thing: Furniture) -> bool:
         """Whether a thing is in view and no other heading is nearer to it."""
         return abs(find_bearing(self.room, pose, thing)) <= TURN / 2 and thing in self.list_visible_things(
             pose
@@ -95,7 +95,7 @@ class LineOfSight:
         return hit
 
 
-def list_boxes(thing: Thing) -> list[tuple[Any, Any]]:
+def list_boxes(thing: Furniture) -> list[tuple[Any, Any]]:
     """Middle and half sizes of each part, where the thing stands."""
     found = []
     for part in thing.kind.parts:
@@ -109,7 +109,7 @@ def list_boxes(thing: Thing) -> list[tuple[Any, Any]]:
     return found
 
 
-def find_bearing(room: NavigationRoom, pose: Pose, thing: Thing) -> float:
+def find_bearing(room: NavigationRoom, pose: Pose, thing: Furniture) -> float:
     """Degrees from the heading to the middle of a thing, from -180 to 180, right is positive."""
     east, north = thing.x - pose.column * room.step, thing.y - pose.row * room.step
     return compute_bearing(east, north, pose.heading * TURN)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 
 from stepwell.core import JSON, StateForm
-from stepwell.envs.navigation.room import Pose, Thing
+from stepwell.envs.navigation.room import Furniture, Pose
 from stepwell.envs.navigation.sight import LineOfSight, VisibleThing
 
 PLACES = {
@@ -21,7 +21,7 @@ PLACES = {
 COMPASS = ("north", "east", "south", "west")
 
 
-def write_forms(sight: LineOfSight, pose: Pose, target: Thing) -> dict[StateForm, str]:
+def write_forms(sight: LineOfSight, pose: Pose, target: Furniture) -> dict[StateForm, str]:
     """The state in both forms."""
     aim, seen = sight.locate_thing(pose, target), sight.list_view(pose)
     return {

@@ -15,8 +15,8 @@ from typing import Self
 from stepwell.core.errors import ConfigError
 from stepwell.envs.paper_search.options import PaperLimits, PaperSearchOptions
 from stepwell.envs.paper_search.papers import (
+    FacetRequirement,
     GraphSpec,
-    Need,
     PaperGraph,
     Selector,
     list_needs,
@@ -37,7 +37,7 @@ class PaperRequest:
 
     text: str
     answers: tuple[int, ...]
-    need: Need | None = None
+    need: FacetRequirement | None = None
 
 
 class Library:
@@ -47,7 +47,7 @@ class Library:
         self,
         graph: PaperGraph,
         index: SearchIndex,
-        requests: Sequence[Need | PaperRequest],
+        requests: Sequence[FacetRequirement | PaperRequest],
         limits: PaperLimits,
     ) -> None:
         self.graph, self.index, self.limits = graph, index, limits
@@ -78,7 +78,7 @@ class Library:
     def _read_request(self, place: int) -> PaperRequest | None:
         """One of the requests; None if the selector judges it too badly."""
         found = self._requests[place]
-        if isinstance(found, Need):
+        if isinstance(found, FacetRequirement):
             text = write_request(self.graph, found, is_short=self.limits.is_short)
             found = PaperRequest(text, tuple(found.answers(self.graph)), found)
         return found if self.make_selector(found).compute_ceiling() >= MIN_CEILING else None

@@ -43,7 +43,7 @@ from stepwell.core import (
 from stepwell.envs.base import NOTHING, Effect, Env, choose_task
 from stepwell.envs.remote import wire
 from stepwell.envs.remote.servers import Server, Servers
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv
+from stepwell.envs.robots.base import ActionEffect, Arrays, FloatArray, RobotEnv
 from stepwell.envs.tiles import Image
 
 IMAGES = "raw"  # the requested format; "png" may suit a slow network
@@ -349,10 +349,10 @@ class RemoteRobotEnv(RobotEnv):
         """Done by the server."""
         self._visit.reset(task, seed)
 
-    def act(self, action: FloatArray) -> Moved:
+    def act(self, action: FloatArray) -> ActionEffect:
         """Execute one action as its own chunk."""
         turn = self._visit.step(np.asarray(action, dtype=np.float32)[None])
-        return Moved(bool(turn.info["success"]), float(turn.info.get("process", 0.0)))
+        return ActionEffect(bool(turn.info["success"]), float(turn.info.get("process", 0.0)))
 
     def arrays(self) -> Arrays:
         """The arrays of the last observation."""

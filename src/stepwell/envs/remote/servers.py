@@ -59,15 +59,15 @@ _MINE: dict[str, type[Exception]] = {
 }
 
 
-class ServerGone(EnvError):
+class EnvServerLostError(EnvError):
     """The server cannot be reached, or the connection broke before the answer."""
 
 
-class ServerFrozen(ServerGone):
+class EnvServerFrozenError(EnvServerLostError):
     """The server accepts connections but does not answer."""
 
 
-class SessionGone(EnvError):
+class SessionLostError(EnvError):
     """The server does not know the session, or has forgotten it."""
 
 
@@ -109,7 +109,7 @@ class Server:
     ) -> Frame:
         """The server's answer. A broken connection is retried, up to `tries` attempts in total."""
         if self._is_frozen and time.monotonic() < self.down_until_s:
-            raise ServerFrozen(
+            raise EnvServerFrozenError(
                 f"the env server at {self.url} does not answer; the next request to it waits a while"
             )
         self._is_frozen = False
@@ -118,13 +118,15 @@ class Server:
             try:
                 status, answer, is_frame = self._send(body, fresh=attempt > 0)
                 break
-            except ServerFrozen:
+            except EnvServerFrozenError:
                 self._is_frozen, self.down_until_s = True, time.monotonic() + _RETRY_AFTER_S
                 raise
             except (OSError, http.client.HTTPException) as error:
                 if attempt + 1 == tries:
                     why = str(error) or type(error).__name__
-                    raise ServerGone(f"the env server at {self.url} cannot be reached: {why}") from error
+                    raise EnvServerLostError(
+                        f"the env server at {self.url} cannot be reached: {why}"
+                    ) from error
         self.num_sent += len(body)
         self.num_received += len(answer)
         if status != 200:
@@ -158,9 +160,11 @@ class Server:
             until = min(until, now + self._timeout_s - wait_s)
             if now >= until:
                 words = f"took longer than {self._timeout_s:g} s ({TIMEOUT_VARIABLE})"
-                raise ServerFrozen(f"the env server at {self.url} {words}")
+                raise EnvServerFrozenError(f"the env server at {self.url} {words}")
             if not self._is_alive():
-                raise ServerFrozen(f"the env server at {self.url} has frozen: not even /health answers")
+                raise EnvServerFrozenError(
+                    f"the env server at {self.url} has frozen: not even /health answers"
+                )
             wait_s = max(0.001, min(self._silent_s, until - time.monotonic()))
 
     def _is_alive(self) -> bool:
@@ -245,7 +249,7 @@ class Server:
         if status == 403:
             return ConfigError(words)
         if status == GONE and "session" in detail:
-            return SessionGone(words)
+            return SessionLostError(words)
         if status == GONE:
             return ConfigError(words)
         return _MINE[kind](detail) if kind in _MINE else EnvError(words)
@@ -256,7 +260,7 @@ class Server:
             for name in list(self._held):
                 try:
                     self.call("heartbeat", {"sessions": [name]}, tries=1)
-                except SessionGone:
+                except SessionLostError:
                     self.forget_session(name)
                 except EnvError:
                     break  # the session's user will notice

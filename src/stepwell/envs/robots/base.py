@@ -6,7 +6,7 @@ limit, the choice of reward. An environment implements the rest:
     make_task   options, seed -> Task          pure; the content determines the episode, with an instruction
     layout      -> RobotEnvDescription         names, shapes and dtypes of observations; sizes of an action
     begin       task, seed                     puts the simulator into the task's first state
-    act         action [D] -> Moved            one action in [-1, 1]: success, and the simulator's own reward
+    act         action [D] -> ActionEffect     one action in [-1, 1]: success, and the simulator's own reward
     arrays      -> named arrays                what the policy sees now
     expert      -> action [D]                  the action of the scripted expert
     facts       -> named numbers               the true state; `state()` turns it into sentences and JSON
@@ -76,12 +76,12 @@ class RobotOptions(Settings):
 
     @field_validator("camera", mode="before")
     @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
+    def _accept_one_or_several(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
     @field_validator("camera")
     @classmethod
-    def _some_camera(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _require_camera(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         taken = {"proprio", "state"} & set(value)
         if not value or taken or len(set(value)) != len(value):
             raise ValueError("name at least one camera, each once, none of them 'proprio' or 'state'")
@@ -106,7 +106,7 @@ class RobotOptions(Settings):
 _LOWEST, _HIGHEST = np.array(-1.0, np.float32), np.array(1.0, np.float32)  # twice as fast as plain numbers
 
 
-class Moved(NamedTuple):
+class ActionEffect(NamedTuple):
     """The effect of one action: whether the task is solved, the simulator's own reward (0 if it has none),
     and whether the simulator ended the episode unsolved."""
 
@@ -173,7 +173,7 @@ class RobotEnv(ABC):
         """Put the simulator into the first state of `task`."""
 
     @abstractmethod
-    def act(self, action: FloatArray) -> Moved:
+    def act(self, action: FloatArray) -> ActionEffect:
         """Execute one action [D] in [-1, 1]."""
 
     @abstractmethod
@@ -253,7 +253,7 @@ class RobotEnv(ABC):
             raise InputError(f"the episode of {self.name} is over; call reset before step")
         return self._check_chunk(chunk)
 
-    def note_move(self, result: ChunkResult, moved: Moved) -> None:
+    def note_move(self, result: ChunkResult, moved: ActionEffect) -> None:
         """Add one action to the result of its chunk, and end the episode where it ends."""
         result.success, dense = bool(moved.success), float(moved.dense)
         result.process += dense

@@ -1,7 +1,7 @@
 """Checks of robot environments: they play an environment to test the contract of `RobotEnv`.
 
 As in `envs.check_text`, every check is one function named for the fact it tests. It returns its evidence or
-raises `ContractViolation`. Simulators are slow, so the checks share one copy of the environment unless a
+raises `ContractError`. Simulators are slow, so the checks share one copy of the environment unless a
 fresh copy would prove more.
 """
 
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from stepwell.core import ArrayState, ConfigError, InputError, RobotEnvDescription, Split, StateForm, Task
-from stepwell.envs.check_probe import HELD_OUT_SHARE, ContractViolation, Probe, require_that
+from stepwell.core.errors import ContractError
+from stepwell.envs.check_probe import HELD_OUT_SHARE, Probe, require_that
 from stepwell.envs.check_text import tasks_are_pure
 from stepwell.envs.robots.base import FloatArray, RobotEnv
 
@@ -271,7 +272,7 @@ def play_chunks(env: RobotEnv, chunk: Callable[[], FloatArray]) -> Iterator[Answ
         yield turn
         if turn[2] or turn[3]:
             return
-    raise ContractViolation(f"no end after {env.description.max_actions + 1} chunks")
+    raise ContractError(f"no end after {env.description.max_actions + 1} chunks")
 
 
 def draw_random_chunk(env: RobotEnv, rng: np.random.Generator, size: int = CHUNK) -> FloatArray:

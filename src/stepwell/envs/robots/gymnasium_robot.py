@@ -27,7 +27,7 @@ from pydantic import Field, JsonValue
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, RobotEnvDescription, Task
 from stepwell.envs.options import declare_host_option
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotOptions, round_numbers
+from stepwell.envs.robots.base import ActionEffect, Arrays, FloatArray, RobotOptions, round_numbers
 from stepwell.envs.robots.cameras import choose_gl_backend
 from stepwell.envs.robots.vector import Flags, VectorRobotEnv
 from stepwell.envs.tiles import Image
@@ -142,7 +142,7 @@ class GymnasiumSimulator:
         self._returns[mask], self._num_actions[mask] = 0.0, 0
         self._note_seen(seen, mask)
 
-    def act(self, actions: FloatArray, moving: Flags) -> list[Moved]:
+    def act(self, actions: FloatArray, moving: Flags) -> list[ActionEffect]:
         """One step of all places. An idle place has to be in some episode to be stepped with the others."""
         if (idle := self._has_ended & ~moving).any():
             self._envs.reset(options={"reset_mask": idle})
@@ -159,7 +159,7 @@ class GymnasiumSimulator:
         success = told if told is not None else success & ended
         self._note_seen(seen, moving)
         return [
-            Moved(bool(solved), float(reward), bool(end and not solved))
+            ActionEffect(bool(solved), float(reward), bool(end and not solved))
             for solved, reward, end in zip(success, rewards, ended, strict=True)
         ]
 

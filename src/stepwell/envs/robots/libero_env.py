@@ -25,7 +25,7 @@ from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotEnvDescription, Task
 from stepwell.core.names import suggest_name
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions
+from stepwell.envs.robots.base import ActionEffect, Arrays, FloatArray, RobotEnv, RobotOptions
 from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.robots.robosuite_env import COLLISION_GEOMS, list_positions, make_vectors
 from stepwell.envs.tiles import Image
@@ -95,10 +95,10 @@ class Libero(RobotEnv):
             raise InputError(f"content.initial_state of task {task.id} must be below {len(scene.states)}")
         self._start_scene(content["initial_state"])
 
-    def act(self, action: FloatArray) -> Moved:
+    def act(self, action: FloatArray) -> ActionEffect:
         """One control step of 50 milliseconds."""
         self._seen, _, _, _ = self._sim.step(action)
-        return Moved(bool(self._sim.check_success()))
+        return ActionEffect(bool(self._sim.check_success()))
 
     def arrays(self) -> Arrays:
         """Arm, objects, images."""

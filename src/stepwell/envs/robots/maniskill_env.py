@@ -20,7 +20,7 @@ from pydantic import Field
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDescription, Task
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, round_numbers
+from stepwell.envs.robots.base import ActionEffect, Arrays, FloatArray, RobotEnv, RobotOptions, round_numbers
 from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
 
@@ -91,10 +91,10 @@ class ManiSkill(RobotEnv):
             raise InputError(f"task {task.id} is {content.get('task')!r}, not {self.options.task!r}")
         self._seen, _ = self._open_simulator().reset(seed=content["seed"])
 
-    def act(self, action: FloatArray) -> Moved:
+    def act(self, action: FloatArray) -> ActionEffect:
         """One control step."""
         self._seen, reward, _, _, info = self._sim.step(action)
-        return Moved(bool(info["success"]), float(reward) if self.has_process else 0.0)
+        return ActionEffect(bool(info["success"]), float(reward) if self.has_process else 0.0)
 
     def arrays(self) -> Arrays:
         """Robot, poses and goals, images."""

@@ -22,7 +22,7 @@ from pydantic import Field
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, EnvError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions
+from stepwell.envs.robots.base import ActionEffect, Arrays, FloatArray, RobotEnv, RobotOptions
 from stepwell.envs.robots.maniskill_env import split_task_name
 from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.robots.robosuite_env import list_positions
@@ -86,10 +86,10 @@ class RoboCasa(RobotEnv):
             )
         self._start_scene(content["seed"])
 
-    def act(self, action: FloatArray) -> Moved:
+    def act(self, action: FloatArray) -> ActionEffect:
         """One control step of 50 milliseconds."""
         self._seen, _, _, _ = self._sim.step(action)
-        return Moved(bool(self._sim._check_success()))
+        return ActionEffect(bool(self._sim._check_success()))
 
     def arrays(self) -> Arrays:
         """Robot, objects, images."""

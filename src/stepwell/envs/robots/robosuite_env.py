@@ -22,7 +22,7 @@ from pydantic import Field
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, round_numbers
+from stepwell.envs.robots.base import ActionEffect, Arrays, FloatArray, RobotEnv, RobotOptions, round_numbers
 from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
 
@@ -110,10 +110,10 @@ class Robosuite(RobotEnv):
         sim.rng.bit_generator.state = np.random.default_rng(content["seed"]).bit_generator.state
         self._seen = sim.reset()
 
-    def act(self, action: FloatArray) -> Moved:
+    def act(self, action: FloatArray) -> ActionEffect:
         """One control step of 50 milliseconds."""
         self._seen, reward, _, _ = self._sim.step(action)
-        return Moved(bool(self._sim._check_success()), float(reward))
+        return ActionEffect(bool(self._sim._check_success()), float(reward))
 
     def arrays(self) -> Arrays:
         """The arrays of arms, objects and images."""

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, InputError, Task
-from stepwell.envs.robots.base import Arrays, ChunkResult, FloatArray, Moved, RobotEnv
+from stepwell.envs.robots.base import ActionEffect, Arrays, ChunkResult, FloatArray, RobotEnv
 from stepwell.envs.tiles import Image
 from stepwell.envs.turns import Turn, make_failed_turn
 
@@ -42,7 +42,7 @@ class VectorSimulator(Protocol):
     def begin(self, places: Sequence[int], tasks: Sequence[Task], seeds: Sequence[int]) -> None:
         """Put these places into the first states of these tasks."""
 
-    def act(self, actions: FloatArray, moving: Flags) -> Sequence[Moved]:
+    def act(self, actions: FloatArray, moving: Flags) -> Sequence[ActionEffect]:
         """One action [D] in [-1, 1] for every place; what it did, by place."""
 
     def arrays(self, place: int) -> Arrays:
@@ -114,7 +114,7 @@ class VectorRobotEnv(RobotEnv):
         """Begin in this place alone."""
         self._shared.open().begin([self._place], [task], [seed])
 
-    def act(self, action: FloatArray) -> Moved:
+    def act(self, action: FloatArray) -> ActionEffect:
         """Move this place; the episodes of its neighbours are lost."""
         return move_places([self], action[None])[0]
 
@@ -132,7 +132,7 @@ class VectorRobotEnv(RobotEnv):
         self._shared.drop()
 
 
-def move_places(envs: Sequence[VectorRobotEnv], actions: FloatArray) -> list[Moved]:
+def move_places(envs: Sequence[VectorRobotEnv], actions: FloatArray) -> list[ActionEffect]:
     """One action [n, D] in these places of one simulator."""
     shared, places = envs[0]._shared, [env._place for env in envs]
     for neighbour in shared.envs:

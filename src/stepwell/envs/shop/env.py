@@ -20,7 +20,7 @@ from stepwell.envs.shop.goal import ShopGoal
 from stepwell.envs.shop.guide import make_examples, write_guide
 from stepwell.envs.shop.options import ShopOptions
 from stepwell.envs.shop.pages import SEARCH
-from stepwell.envs.shop.shop import PageSeen, Shop, open_shop
+from stepwell.envs.shop.shop import Shop, ShopPageView, open_shop
 
 _MAX_RANDOM_WORDS = 3
 
@@ -70,7 +70,7 @@ class ShopEnv(Env):
                 f"task {task.id} was made for another catalogue than {digest}; check env.options"
             )
         self.goal = ShopGoal.from_json(task.content.get("goal"))
-        self.seen: PageSeen = self.shop.enter(self.goal)
+        self.seen: ShopPageView = self.shop.enter(self.goal)
 
     def act(self, action: str) -> Effect:
         """Do it in the shop."""

@@ -44,7 +44,7 @@ _MAX_DRAWS = 1000
 UNREADABLE = "That is no action. Write search[words] or click[something on the page]."
 
 
-class PageSeen(NamedTuple):
+class ShopPageView(NamedTuple):
     """A page as an environment needs it."""
 
     view: View
@@ -73,13 +73,13 @@ class Shop:
                 return goal
         raise ConfigError("no goal could be found that the shop's products fulfil; allow more products")
 
-    def enter(self, goal: ShopGoal) -> PageSeen:
+    def enter(self, goal: ShopGoal) -> ShopPageView:
         """The search page."""
-        return _to_page_seen(self.page(goal, View()))
+        return _to_page_view(self.page(goal, View()))
 
-    def step(self, goal: ShopGoal, view: View, action: str) -> PageSeen:
+    def step(self, goal: ShopGoal, view: View, action: str) -> ShopPageView:
         """The page that an action leads to."""
-        return _to_page_seen(self.page(goal, self.move(view, action)))
+        return _to_page_view(self.page(goal, self.move(view, action)))
 
     def plan(self, goal: ShopGoal, view: View) -> ShopPlan:
         """A shortest way to a full score."""
@@ -181,8 +181,8 @@ def _choose_value(here: View, product: Product, what: str) -> View | None:
     return replace(here, chosen=tuple((chosen | {name: value}).items()))
 
 
-def _to_page_seen(shown: ShopPage) -> PageSeen:
-    return PageSeen(shown.view, shown.text, shown.actions, shown.score)
+def _to_page_view(shown: ShopPage) -> ShopPageView:
+    return ShopPageView(shown.view, shown.text, shown.actions, shown.score)
 
 
 def open_shop(options: ShopOptions) -> Shop:

@@ -22,10 +22,10 @@ def make_task(name: str, options: SokobanOptions, seed: int) -> Task:
     """The room of a seed, as a task."""
     rng = random.Random(seed)
     for _ in range(MAX_DRAWS):
-        room = _random_room(options, rng)
+        room = _draw_room(options, rng)
         if room is None:
             continue
-        situation = _random_situation(room, options, rng)
+        situation = _draw_situation(room, options, rng)
         if situation is not None:
             rows: list[JSON] = list(draw_room(draw_empty_room(room), room, situation).split("\n"))
             return Task(name, {"room": rows}, seed=seed)
@@ -69,7 +69,7 @@ def _undo_table(room: SokobanRoom) -> list[list[tuple[int, int]]]:
     ]
 
 
-def _random_room(options: SokobanOptions, rng: random.Random) -> SokobanRoom | None:
+def _draw_room(options: SokobanOptions, rng: random.Random) -> SokobanRoom | None:
     """Inner walls and targets; None where the largest open part is too small."""
     rows, columns = options.num_rows, options.num_columns
     inner = [row * columns + column for row in range(1, rows - 1) for column in range(1, columns - 1)]
@@ -96,7 +96,7 @@ def _find_largest_part(open_cells: set[int], num_columns: int) -> list[int]:
     return sorted(best)
 
 
-def _random_situation(room: SokobanRoom, options: SokobanOptions, rng: random.Random) -> Situation | None:
+def _draw_situation(room: SokobanRoom, options: SokobanOptions, rng: random.Random) -> Situation | None:
     """A situation with a solution as long as asked for and no box on a target yet, if there is one."""
     fitting = [
         situation

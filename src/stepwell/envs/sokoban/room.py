@@ -92,18 +92,20 @@ def _read_room(rows: tuple[str, ...]) -> tuple[SokobanRoom, Situation]:
     if not cells or any(len(row) != num_columns for row in rows) or set(cells) - set(SYMBOLS):
         raise InputError(f"room must be rows of equal length made of the symbols {SYMBOLS}, got {list(rows)}")
 
-    def having(*symbols: str) -> int:
+    def collect_cells(*symbols: str) -> int:
         return sum(1 << place for place, symbol in enumerate(cells) if symbol in symbols)
 
-    players = list_cells(having(PLAYER, PLAYER_ON_TARGET))
-    targets, boxes = having(TARGET, STORED, PLAYER_ON_TARGET), having(BOX, STORED)
+    players = list_cells(collect_cells(PLAYER, PLAYER_ON_TARGET))
+    targets, boxes = collect_cells(TARGET, STORED, PLAYER_ON_TARGET), collect_cells(BOX, STORED)
     if len(players) != 1:
         raise InputError(f"room must hold one player, got {len(players)}")
     if not boxes or boxes.bit_count() != targets.bit_count():
         raise InputError(
             f"room must hold as many boxes as targets, got {boxes.bit_count()} and {targets.bit_count()}"
         )
-    return SokobanRoom.from_sets(len(rows), num_columns, having(WALL), targets), Situation(players[0], boxes)
+    return SokobanRoom.from_sets(len(rows), num_columns, collect_cells(WALL), targets), Situation(
+        players[0], boxes
+    )
 
 
 def draw_empty_room(room: SokobanRoom) -> str:

@@ -19,7 +19,7 @@ from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observa
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.svg.guide import make_examples, write_guide
 from stepwell.envs.svg.icons import load_icons
-from stepwell.envs.svg.markup import RefusedSvg, read_markup
+from stepwell.envs.svg.markup import SvgError, read_markup
 from stepwell.envs.svg.options import SvgOptions
 from stepwell.envs.svg.rasteriser import draw_svg
 from stepwell.envs.svg.similarity import TITLES, LikenessJudge, LikenessScore
@@ -75,7 +75,7 @@ class Svg(Env):
         try:
             code = read_markup(action, options.max_chars)
             self.drawing = self._draw_svg(code.svg)
-        except RefusedSvg as refusal:
+        except SvgError as refusal:
             self.outcome = DrawingOutcome(refusal=str(refusal))
             return Effect(0.0)
         self.score = score = self.judge.score(self.target, self.drawing)

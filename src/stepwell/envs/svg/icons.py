@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from stepwell.core import ConfigError
-from stepwell.envs.svg.markup import RefusedSvg, read_markup
+from stepwell.envs.svg.markup import SvgError, read_markup
 from stepwell.envs.svg.rasteriser import NEEDS
 
 MAX_FILE_CHARS = 100_000
@@ -26,7 +26,7 @@ def load_icons(source: str, max_chars: int) -> tuple[tuple[str, str], ...]:
     for name, text in sorted(_read_files(source)):
         try:
             drawing = read_markup(text, MAX_FILE_CHARS)
-        except RefusedSvg:
+        except SvgError:
             continue
         if drawing.shapes and len(drawing.svg) <= max_chars:
             found.setdefault(drawing.svg, name)

@@ -42,7 +42,7 @@ PATH_DATA = re.compile(r"[MmLlHhVvCcSsQqTtAaZzEe0-9+\-.,\s]*", re.ASCII)
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
-class RefusedSvg(InputError):
+class SvgError(InputError):
     """Code that is refused; the message explains the reason to its author."""
 
 
@@ -63,14 +63,14 @@ class Drawing:
 
 
 def read_markup(text: str, max_chars: int = 16_384) -> Drawing:
-    """The drawing of an answer, from its first `<svg` to its last `</svg>`; otherwise `RefusedSvg`."""
+    """The drawing of an answer, from its first `<svg` to its last `</svg>`; otherwise `SvgError`."""
     if len(text) > max_chars:
-        raise RefusedSvg(f"the code has {len(text)} characters; at most {max_chars} are read")
+        raise SvgError(f"the code has {len(text)} characters; at most {max_chars} are read")
     if re.search(r"<!(?!--)", text):
-        raise RefusedSvg("document types, entities and CDATA are not allowed")
+        raise SvgError("document types, entities and CDATA are not allowed")
     first, last = text.find("<svg"), text.rfind("</svg>")
     if first < 0 or last < first:
-        raise RefusedSvg("there is no complete <svg ...>...</svg> in the answer")
+        raise SvgError("there is no complete <svg ...>...</svg> in the answer")
     reader = _Reader()
     parser = expat.ParserCreate()
     parser.StartElementHandler = reader.start_element
@@ -79,7 +79,7 @@ def read_markup(text: str, max_chars: int = 16_384) -> Drawing:
     try:
         parser.Parse(text[first : last + len("</svg>")].encode("utf-8", "surrogatepass"), True)
     except expat.ExpatError as error:
-        raise RefusedSvg(f"the code is not well-formed XML: {error}") from None
+        raise SvgError(f"the code is not well-formed XML: {error}") from None
     return reader.finish_drawing()
 
 
@@ -98,9 +98,9 @@ class _Reader:
         """Handle an opening tag."""
         self.num_elements += 1
         if self.num_elements > MAX_ELEMENTS:
-            raise RefusedSvg(f"there are more than {MAX_ELEMENTS} elements")
+            raise SvgError(f"there are more than {MAX_ELEMENTS} elements")
         if len(self.opened) + self.num_skipped >= MAX_DEPTH:
-            raise RefusedSvg(f"elements are nested more than {MAX_DEPTH} deep")
+            raise SvgError(f"elements are nested more than {MAX_DEPTH} deep")
         if self.num_skipped or (tag in SKIPPED and self.opened):
             self.num_skipped += 1
             return
@@ -128,7 +128,7 @@ class _Reader:
 
     def refuse_instruction(self, target: str, _: str) -> None:
         """Refuse a processing instruction, such as a style sheet."""
-        raise RefusedSvg(f"processing instructions are not allowed: <?{target[:MAX_SHOWN]} ...?>")
+        raise SvgError(f"processing instructions are not allowed: <?{target[:MAX_SHOWN]} ...?>")
 
     def finish_drawing(self) -> Drawing:
         """Return the drawing."""
@@ -142,9 +142,9 @@ class _Reader:
             return _write_root(tag, attributes)
         if tag not in SHAPES | GRADIENTS | GROUPS:
             allowed = ", ".join(sorted(SHAPES))
-            raise RefusedSvg(f"<{tag[:MAX_SHOWN]}> is not allowed; draw with {allowed}, g and gradients")
+            raise SvgError(f"<{tag[:MAX_SHOWN]}> is not allowed; draw with {allowed}, g and gradients")
         if self.opened[-1][0] in LEAVES:
-            raise RefusedSvg(f"<{tag}> cannot stand inside <{self.opened[-1][0]}>")
+            raise SvgError(f"<{tag}> cannot stand inside <{self.opened[-1][0]}>")
         texts = "".join(
             f" {name}={quoteattr(value)}" for name, value in _check_attributes(attributes).items()
         )
@@ -153,7 +153,7 @@ class _Reader:
 
 def _write_root(tag: str, attributes: dict[str, str]) -> str:
     if tag != "svg":
-        raise RefusedSvg(f"the outermost element is <{tag[:MAX_SHOWN]}>, not <svg>")
+        raise SvgError(f"the outermost element is <{tag[:MAX_SHOWN]}>, not <svg>")
     kept = {name: value for name, value in _check_attributes(attributes).items() if name in PAINT}
     box = " ".join(f"{number:.8g}" for number in _make_square_view(attributes))
     texts = "".join(f" {name}={quoteattr(value)}" for name, value in kept.items())
@@ -164,16 +164,16 @@ def _make_square_view(attributes: dict[str, str]) -> tuple[float, float, float, 
     if "viewBox" in attributes:
         numbers = _read_numbers("viewBox", attributes["viewBox"])
         if len(numbers) != 4:
-            raise RefusedSvg(f"viewBox needs four numbers, got {attributes['viewBox'][:MAX_SHOWN]!r}")
+            raise SvgError(f"viewBox needs four numbers, got {attributes['viewBox'][:MAX_SHOWN]!r}")
     else:
         sides = [_read_numbers(name, attributes.get(name, "")) for name in ("width", "height")]
         if not all(sides):
-            raise RefusedSvg("<svg> needs a viewBox, such as viewBox='0 0 24 24'")
+            raise SvgError("<svg> needs a viewBox, such as viewBox='0 0 24 24'")
         numbers = [0.0, 0.0, sides[0][0], sides[1][0]]
     x, y, width, height = numbers
     side = max(width, height)
     if min(width, height) < 1e-3:
-        raise RefusedSvg(f"the view box is {width:g} by {height:g}; both must be positive")
+        raise SvgError(f"the view box is {width:g} by {height:g}; both must be positive")
     return x - (side - width) / 2, y - (side - height) / 2, side, side
 
 
@@ -190,11 +190,11 @@ def _check_attributes(attributes: dict[str, str]) -> dict[str, str]:
     for name, value in found.items():
         local = name.rpartition(":")[2]
         if local in LINKS or local.startswith("on"):
-            raise RefusedSvg(f"the attribute {name[:MAX_SHOWN]} is not allowed")
+            raise SvgError(f"the attribute {name[:MAX_SHOWN]} is not allowed")
         if name in KNOWN:
             kept[name] = _check_value(name, value)
         elif "url" in value.lower() and not name.startswith("xmlns"):
-            raise RefusedSvg(f"the attribute {name[:MAX_SHOWN]} must not hold an address")
+            raise SvgError(f"the attribute {name[:MAX_SHOWN]} must not hold an address")
     return kept
 
 
@@ -204,7 +204,7 @@ def _check_value(name: str, value: str) -> str:
     if local and name in ("fill", "stroke"):
         return f"url({local[1]})"
     if "url" in value.lower() or not (PATH_DATA if name == "d" else PLAIN).fullmatch(value):
-        raise RefusedSvg(f"the value of {name} is not understood: {value[:MAX_SHOWN]!r}")
+        raise SvgError(f"the value of {name} is not understood: {value[:MAX_SHOWN]!r}")
     if name not in ("id", "fill", "stroke", "stop-color"):
         _read_numbers(name, value)
     return "black" if value.lower() == "currentcolor" else value
@@ -213,5 +213,5 @@ def _check_value(name: str, value: str) -> str:
 def _read_numbers(name: str, value: str) -> list[float]:
     numbers = [float(number) for number in NUMBER.findall(value)]
     if any(not math.isfinite(number) or abs(number) > MAX_NUMBER for number in numbers):
-        raise RefusedSvg(f"a number of {name} is larger than {MAX_NUMBER:g}")
+        raise SvgError(f"a number of {name} is larger than {MAX_NUMBER:g}")
     return numbers

@@ -23,7 +23,7 @@ import numpy as np
 
 from stepwell.core import ConfigError, EnvError
 from stepwell.core.child_process import ChildProcess
-from stepwell.envs.svg.markup import XMLNS, RefusedSvg
+from stepwell.envs.svg.markup import XMLNS, SvgError
 from stepwell.envs.svg.rasteriser_child import ANSWER, REQUEST
 from stepwell.envs.tiles import Image
 
@@ -35,7 +35,7 @@ NEEDS = (
 
 
 def draw_svg(svg: str, size: int, time_limit_s: float = 2.0) -> Image:
-    """The image of checked code on white, [size, size, 3]; `RefusedSvg` if it cannot be drawn in time."""
+    """The image of checked code on white, [size, size, 3]; `SvgError` if it cannot be drawn in time."""
     return _draw_cached(svg, size, time_limit_s)
 
 
@@ -75,12 +75,12 @@ class Rasteriser:
                 ok, answer = _ask_process(process, svg, size, time_limit_s)
             except TimeoutError:
                 self._stop_process()
-                raise RefusedSvg(f"drawing the code takes longer than {time_limit_s:g} s") from None
+                raise SvgError(f"drawing the code takes longer than {time_limit_s:g} s") from None
             except (EOFError, BrokenPipeError):
                 self._stop_process()
-                raise RefusedSvg("drawing the code takes more memory than is allowed") from None
+                raise SvgError("drawing the code takes more memory than is allowed") from None
             if not ok:
-                raise RefusedSvg(f"the rasteriser refuses the code: {answer.decode(errors='replace')}")
+                raise SvgError(f"the rasteriser refuses the code: {answer.decode(errors='replace')}")
             return answer
 
     def close(self) -> None:

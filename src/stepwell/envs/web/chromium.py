@@ -163,7 +163,7 @@ class ChromiumDriver(ChromiumActions):
         try:
             return self._host.run_call(call, timeout_s)
         except Error as error:
-            raise EnvError(f"the browser failed: {_first_line(error)}") from error
+            raise EnvError(f"the browser failed: {_take_first_line(error)}") from error
 
     async def _open(self, rules: str, url: str, headers: dict[str, str], storage_state: Any) -> PageView:
         assert self._host is not None
@@ -364,5 +364,5 @@ def _tell_invalid(name: str, is_missing: bool, message: str) -> str:
     return MISSING_VALUE.format(name) if is_missing else f"the field {name}: {message[:200]}"
 
 
-def _first_line(error: Exception) -> str:
+def _take_first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0][:300]

@@ -283,7 +283,7 @@ class VLAPolicy(PolicyWeights, StepScorer[PackedArrays]):
     def read_content(self) -> PolicyContent:
         """What the files of this policy hold: its own tensors, not copies."""
         parts = {"model": self.model, "critic": self.critic, "instruction_critic": self.instruction_critic}
-        weights = {name: _contiguous_weights(part) for name, part in parts.items() if part is not None}
+        weights = {name: _copy_contiguous_weights(part) for name, part in parts.items() if part is not None}
         return PolicyContent(weights, describe_critics(self))
 
     def write_content(self, folder: Path, content: PolicyContent) -> None:
@@ -324,7 +324,7 @@ def _copy_frozen(model: VLAModel) -> VLAModel:
     return copy.deepcopy(model).requires_grad_(False)
 
 
-def _contiguous_weights(module: nn.Module) -> dict[str, Tensor]:
+def _copy_contiguous_weights(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
 
 

@@ -16,11 +16,11 @@ from dataclasses import replace
 from stepwell.rewards.judge.claims import Claim, PlaceClaim
 from stepwell.rewards.judge.fields import is_near
 from stepwell.rewards.judge.items import Mention
-from stepwell.rewards.judge.scene import JudgedScene, Place, Thing
+from stepwell.rewards.judge.scene import JudgedScene, Place, SceneObject
 
 Key = tuple[str, int | None, int]
 """Kind and number, or kind and serial: identifies a mention before its thing is known."""
-Meaning = dict[Key, Thing | None]
+Meaning = dict[Key, SceneObject | None]
 
 
 def make_key(mention: Mention, scene: JudgedScene) -> Key:
@@ -124,10 +124,10 @@ class MentionMatcher:
 
     def _fit_keys(self, keys: Sequence[Key], meaning: Meaning) -> Meaning:
         used = {thing for key, thing in meaning.items() if key[1] is not None or key[2]}
-        apart: set[tuple[int | None, Thing | None]] = set()
+        apart: set[tuple[int | None, SceneObject | None]] = set()
         for key in keys:
             kind, group = key[0], self.group.get(key)
-            things: list[Thing] = [(kind, at) for at in range(self.scene.count_things(kind))]
+            things: list[SceneObject] = [(kind, at) for at in range(self.scene.count_things(kind))]
             free = [thing for thing in things if thing not in used]
             best = self._find_best(key, free, meaning)
             if key[1] is None and (best is None or self._count_cost(key, best, meaning)):
@@ -138,13 +138,13 @@ class MentionMatcher:
             apart.add((group, best))
         return meaning
 
-    def _find_best(self, key: Key, things: Sequence[Thing], meaning: Meaning) -> Thing | None:
+    def _find_best(self, key: Key, things: Sequence[SceneObject], meaning: Meaning) -> SceneObject | None:
         return min(things, key=lambda thing: (self._count_cost(key, thing, meaning), thing), default=None)
 
     def _count_wrong(self, keys: Sequence[Key], meaning: Meaning) -> int:
         return sum(self._count_cost(key, meaning[key], meaning) for key in keys)
 
-    def _count_cost(self, key: Key, thing: Thing | None, meaning: Meaning) -> int:
+    def _count_cost(self, key: Key, thing: SceneObject | None, meaning: Meaning) -> int:
         """How many claims about a key would be wrong if it meant `thing`."""
         wrong = 0
         for claim, other in self.claims[key]:
@@ -157,7 +157,7 @@ class MentionMatcher:
                 wrong += count_wrong(claim, *ends, self.scene)
         return wrong
 
-    def _find_place(self, thing: Thing) -> Place:
+    def _find_place(self, thing: SceneObject) -> Place:
         places = self.scene.places.get(thing[0], ())
         return places[thing[1]] if thing[1] < len(places) else ()
 
@@ -178,7 +178,9 @@ def is_at(claim: PlaceClaim, place: Place, base: int, tolerance: float) -> bool:
     return all(axis < len(place) and place[axis] == value - shift for axis, value in claim.place)
 
 
-def count_wrong(claim: Claim, subject: Thing | None, seen_from: Thing | None, scene: JudgedScene) -> int:
+def count_wrong(
+    claim: Claim, subject: SceneObject | None, seen_from: SceneObject | None, scene: JudgedScene
+) -> int:
     """How many directions of a claim are wrong for these two things of a grid."""
     if subject is None or seen_from is None:
         return len(claim.toward)

@@ -35,7 +35,7 @@ from stepwell.rewards.judge.matcher import (
     make_key,
 )
 from stepwell.rewards.judge.points import parse_place_claims
-from stepwell.rewards.judge.scene import Bearing, JudgedScene, Thing, parse_bearings, parse_scene
+from stepwell.rewards.judge.scene import Bearing, JudgedScene, SceneObject, parse_bearings, parse_scene
 from stepwell.rewards.judge.verdict import NOTHING, Verdict, make_verdict
 from stepwell.rewards.state_match import match_state
 
@@ -114,15 +114,17 @@ class _Tally:
         num_wrong_ = wrong + places_wrong + self._count_denied() + self.num_foreign
         return make_verdict(right + places_right, num_wrong_, *facts)
 
-    def _count_facts(self, stated: set[tuple[Thing, Thing, int]], placed: set[Thing]) -> tuple[int, int]:
+    def _count_facts(
+        self, stated: set[tuple[SceneObject, SceneObject, int]], placed: set[SceneObject]
+    ) -> tuple[int, int]:
         if self.scene.vocabulary.frame == "coordinates":
             return len(placed), sum(map(len, self.scene.places.values()))
         facts = self.scene.list_facts()
         num_stated = sum(fact in stated or (fact[0] in placed and fact[1] in placed) for fact in facts)
         return num_stated, len(facts)
 
-    def _count_relations(self) -> tuple[int, int, set[tuple[Thing, Thing, int]]]:
-        said: dict[tuple[Thing, Thing, int], Counter[tuple[int, float | None]]] = {}
+    def _count_relations(self) -> tuple[int, int, set[tuple[SceneObject, SceneObject, int]]]:
+        said: dict[tuple[SceneObject, SceneObject, int], Counter[tuple[int, float | None]]] = {}
         wrong = 0
         for claim in self.claims:
             if not isinstance(claim, Claim) or claim.is_negated:
@@ -141,7 +143,9 @@ class _Tally:
             wrong += max(ways.total() - MAX_SAID, 0) if fact in stated else len(ways)
         return right, wrong, stated
 
-    def _order_pair(self, a: Thing, b: Thing, sign: int) -> tuple[tuple[Thing, Thing], int]:
+    def _order_pair(
+        self, a: SceneObject, b: SceneObject, sign: int
+    ) -> tuple[tuple[SceneObject, SceneObject], int]:
         """A pair in the order of the vocabulary: "the player is below the goal" is about the goal."""
         kinds = a[0], b[0]
         turned = kinds not in self.scene.vocabulary.pairs and (
@@ -149,17 +153,19 @@ class _Tally:
         )
         return ((b, a), -sign) if turned else ((a, b), sign)
 
-    def _is_right(self, fact: tuple[Thing, Thing, int], ways: Counter[tuple[int, float | None]]) -> bool:
+    def _is_right(
+        self, fact: tuple[SceneObject, SceneObject, int], ways: Counter[tuple[int, float | None]]
+    ) -> bool:
         a, b = (self.scene.places[kind][number] for kind, number in fact[:2])
         far = a[fact[2]] - b[fact[2]]
         truth = (far > 0) - (far < 0)
         return all(sign == truth and distance in (None, abs(far)) for sign, distance in ways)
 
-    def _count_places(self, claims: Sequence[PlaceClaim], base: int) -> tuple[int, int, set[Thing]]:
-        said: dict[Thing, Counter[tuple[tuple[int, float], ...]]] = {}
-        placed: set[Thing] = set()
+    def _count_places(self, claims: Sequence[PlaceClaim], base: int) -> tuple[int, int, set[SceneObject]]:
+        said: dict[SceneObject, Counter[tuple[tuple[int, float], ...]]] = {}
+        placed: set[SceneObject] = set()
         wrong = 0
-        false: set[Thing] = set()
+        false: set[SceneObject] = set()
         for claim in claims:
             thing = self.meaning[make_key(claim.subject, self.scene)]
             if thing is None:
@@ -186,7 +192,7 @@ class _Tally:
                 wrong += any(not count_wrong(claim, a, b, self.scene) for a, b in pairs)
         return wrong
 
-    def _find_things(self, mention: Mention) -> list[Thing]:
+    def _find_things(self, mention: Mention) -> list[SceneObject]:
         known = self.meaning.get(make_key(mention, self.scene))
         if known is not None:
             return [known]

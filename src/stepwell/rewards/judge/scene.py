@@ -23,7 +23,7 @@ from stepwell.core.env_description import StateForm
 from stepwell.core.state_vocabulary import StateVocabulary, split_key
 
 Place = tuple[float, ...]
-Thing = tuple[str, int]
+SceneObject = tuple[str, int]
 """Kind and number, from 0."""
 
 _KEY = re.compile(r"""["']?([A-Za-z]\w*)["']?\s?[:=]""")
@@ -54,9 +54,9 @@ class JudgedScene:
             return 1
         return len(self.places.get(kind, ())) + len(self.bearings.get(kind, ()))
 
-    def list_facts(self) -> dict[tuple[Thing, Thing, int], int]:
+    def list_facts(self) -> dict[tuple[SceneObject, SceneObject, int], int]:
         """On a grid: for each pair of things that counts, the side of the first on each axis."""
-        found: dict[tuple[Thing, Thing, int], int] = {}
+        found: dict[tuple[SceneObject, SceneObject, int], int] = {}
         for kind, seen_from in self.vocabulary.pairs:
             for a, place in enumerate(self.places.get(kind, ())):
                 for b, other in enumerate(self.places.get(seen_from, ())):

@@ -32,7 +32,7 @@ NO_ORACLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FittedSettings:
     """Settings as `key=value`, and notes about them for the user."""
 
     overrides: tuple[str, ...]
@@ -51,12 +51,12 @@ def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str
     return load_config(PRESET, [named, *fit.overrides, *settings]), fit.notes
 
 
-def fit_to_env(config: RunConfig) -> Fit:
-    """Fit settings to the environment of `config` by playing its oracle."""
+def fit_to_env(config: RunConfig) -> FittedSettings:
+    """FittedSettings settings to the environment of `config` by playing its oracle."""
     components = Components(config)
     try:
         if not components.envs.envs[0].has_oracle:
-            return Fit(("warm_start.num_demos=0",), (NO_ORACLE.format(env=config.env.name),))
+            return FittedSettings(("warm_start.num_demos=0",), (NO_ORACLE.format(env=config.env.name),))
         shown = components.play_demonstrations(NUM_PLAYED, 0.0, config.seed)
         return _fit_to_demonstrations(
             shown, components.language.agent.description.max_turns, config.rewards.scale
@@ -65,7 +65,7 @@ def fit_to_env(config: RunConfig) -> Fit:
         components.close()
 
 
-def _fit_to_demonstrations(shown: list[Trajectory], max_turns: int, scale: float) -> Fit:
+def _fit_to_demonstrations(shown: list[Trajectory], max_turns: int, scale: float) -> FittedSettings:
     longest = max(step.num_units for t in shown for step in t.steps)
     room = f"sampling.max_tokens={longest + max(4, longest // 2)}"
     paid = average_success_pay(shown, scale)
@@ -74,9 +74,9 @@ def _fit_to_demonstrations(shown: list[Trajectory], max_turns: int, scale: float
             f"no success of the oracle in {len(shown)} training tasks pays a positive reward, so rewards are "
             "left as they are (rewards.scale, rewards.format). Check the environment: stepwell envs check"
         )
-        return Fit((room, "rewards.format=0.0"), (note,))
+        return FittedSettings((room, "rewards.format=0.0"), (note,))
     form = FORM_SHARE * paid / max_turns
-    return Fit(
+    return FittedSettings(
         (room, f"rewards.scale={1 / paid:.3g}", f"rewards.format={form:.3g}"),
         (
             f"fitted to the environment: a success pays {paid:.3g}, so rewards.scale={1 / paid:.3g} and "

@@ -32,7 +32,7 @@ import torch
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, SamplingParams
-from stepwell.core.process_memory import resident_mb
+from stepwell.core.process_memory import read_resident_mb
 from stepwell.envs.registry import find_env_type
 from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
@@ -309,7 +309,7 @@ class WorkerGroups:
             "simulators/episodes": float(self.driver.num_live),
             "generators/queue": float(self.queue.num_waiting),
             "trainers/queue": 0.0 if buffer is None else float(len(buffer.ready)),
-            "trainers/memory_mb": sum(map(resident_mb, ranks)),
+            "trainers/memory_mb": sum(map(read_resident_mb, ranks)),
         }
 
     def take_restarts(self) -> list[str]:

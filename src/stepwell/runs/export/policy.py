@@ -100,7 +100,7 @@ def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export from Stepwell")
     except (errors.HFValidationError, ValueError) as error:
         raise ConfigError(
-            f"--to: {name!r} is not a name for the hub ({_first_line(error)}); write hub:org/name"
+            f"--to: {name!r} is not a name for the hub ({_take_first_line(error)}); write hub:org/name"
         ) from error
     except errors.HfHubHTTPError as error:
         code = error.response.status_code
@@ -110,13 +110,13 @@ def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
             else ""
         )
         raise InfraError(
-            f"--to: {constants.ENDPOINT} refused {name} ({_first_line(error)}); "
+            f"--to: {constants.ENDPOINT} refused {name} ({_take_first_line(error)}); "
             f"{advice or 'try again later, or export to a directory and upload it with `hf upload`'}"
         ) from error
     except (httpx.HTTPError, OSError) as error:
         raise InfraError(
-            f"--to: {constants.ENDPOINT} cannot be reached ({_first_line(error)}). Export to a directory, "
-            f"and upload it from a machine that reaches the hub: hf upload {name} DIR"
+            f"--to: {constants.ENDPOINT} cannot be reached ({_take_first_line(error)}). "
+            f"Export to a directory, and upload it from a machine that reaches the hub: hf upload {name} DIR"
         ) from error
     return str(made)
 
@@ -132,5 +132,5 @@ def _choose_checkpoint(run: Path, name: str | None) -> Path:
     return path
 
 
-def _first_line(error: BaseException) -> str:
+def _take_first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).split("\n")[0]

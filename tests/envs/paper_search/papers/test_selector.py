@@ -8,8 +8,8 @@ import pytest
 from stepwell.core import InputError
 from stepwell.envs.paper_search.papers import (
     Facet,
+    FacetRequirement,
     GraphSpec,
-    Need,
     PaperGraph,
     Selector,
     list_needs,
@@ -23,7 +23,7 @@ FACETS = (
     Facet("domain", (("retinal images",), ("river networks",))),
     Facet("task", (("ranking",), ("denoising",))),
 )
-NEED = Need(((0, 0), (1, 0)))  # its words: retinal, images, ranking
+NEED = FacetRequirement(((0, 0), (1, 0)))  # its words: retinal, images, ranking
 NONE = -1
 # title, about (domain, task), mentions (domain, task)
 PAPERS = [

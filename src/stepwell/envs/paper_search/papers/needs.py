@@ -37,7 +37,7 @@ JOINTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class FacetRequirement:
     """Facet values that an answer must have: pairs of facet number and value number, in order."""
 
     values: tuple[tuple[int, int], ...]
@@ -56,7 +56,9 @@ class Need:
         return [rng.choice(graph.facets[facet].values[value]) for facet, value in self.values]
 
 
-def list_needs(graph: PaperGraph, sizes: tuple[int, ...], min_answers: int, max_answers: int) -> list[Need]:
+def list_needs(
+    graph: PaperGraph, sizes: tuple[int, ...], min_answers: int, max_answers: int
+) -> list[FacetRequirement]:
     """All needs with these numbers of facets (`sizes`) and a suitable number of answers, in a fixed order."""
     assert graph.about is not None, "needs are those of a generated graph"
     found = []
@@ -64,11 +66,11 @@ def list_needs(graph: PaperGraph, sizes: tuple[int, ...], min_answers: int, max_
         rows = graph.about[:, kinds]
         counts = Counter(map(tuple, rows[(rows >= 0).all(axis=1)].tolist()))
         fitting = sorted(key for key, count in counts.items() if min_answers <= count <= max_answers)
-        found += [Need(tuple(zip(kinds, key, strict=True))) for key in fitting]
+        found += [FacetRequirement(tuple(zip(kinds, key, strict=True))) for key in fitting]
     return found
 
 
-def read_need(value: Any, graph: PaperGraph) -> Need:
+def read_need(value: Any, graph: PaperGraph) -> FacetRequirement:
     """Read a need from the pairs of numbers in a task."""
     sizes = [len(facet.values) for facet in graph.facets]
     pairs = value if isinstance(value, list | tuple) else ()
@@ -78,10 +80,10 @@ def read_need(value: Any, graph: PaperGraph) -> Need:
     )
     if not is_good or not all(0 <= f < len(sizes) and 0 <= v < sizes[f] for f, v in pairs):
         raise InputError("a need is a list of pairs [facet, value], both numbers that the graph has")
-    return Need(tuple((facet, number) for facet, number in pairs))
+    return FacetRequirement(tuple((facet, number) for facet, number in pairs))
 
 
-def write_request(graph: PaperGraph, need: Need, is_short: bool = False) -> str:
+def write_request(graph: PaperGraph, need: FacetRequirement, is_short: bool = False) -> str:
     """The text of the request; with `is_short`, only the words of the facets."""
     said = need.words(graph)
     if is_short:

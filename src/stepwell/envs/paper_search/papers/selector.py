@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepwell.envs.paper_search.papers.graph import PaperGraph
-from stepwell.envs.paper_search.papers.needs import Need
+from stepwell.envs.paper_search.papers.needs import FacetRequirement
 from stepwell.envs.retrieval.text import split_words
 
 MENTIONED, ABSENT, UNANNOTATED = 0.55, 0.25, 0.45
@@ -43,7 +43,7 @@ class Selector:
     """Scores of papers for one request, computed on demand and cached."""
 
     def __init__(
-        self, graph: PaperGraph, request: str, answers: Collection[int], need: Need | None = None
+        self, graph: PaperGraph, request: str, answers: Collection[int], need: FacetRequirement | None = None
     ) -> None:
         self._graph, self._need, self._answers = graph, need, frozenset(answers)
         said = (

@@ -18,7 +18,7 @@ from pydantic import Field
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, round_numbers
+from stepwell.envs.robots.base import ActionEffect, Arrays, FloatArray, RobotEnv, RobotOptions, round_numbers
 from stepwell.envs.robots.fetch.expert import EXPERTS
 from stepwell.envs.robots.fetch.simulator import open_simulator
 from stepwell.envs.tiles import Image
@@ -111,10 +111,10 @@ class Fetch(RobotEnv):
         place = np.asarray(content["object"], dtype=np.float64) if self._has_object else None
         self._seen = self._sim.restart_at(place, np.asarray(content["goal"], dtype=np.float64))
 
-    def act(self, action: FloatArray) -> Moved:
+    def act(self, action: FloatArray) -> ActionEffect:
         """One step of 40 milliseconds."""
         self._seen, reward, _, _, info = self._sim.step(action)
-        return Moved(bool(info["is_success"]), float(reward))
+        return ActionEffect(bool(info["is_success"]), float(reward))
 
     def arrays(self) -> Arrays:
         """Gripper, object and goal, images."""

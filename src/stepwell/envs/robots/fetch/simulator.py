@@ -19,7 +19,7 @@ CLASSES = {
 }
 
 
-class GivenStart:
+class StartStateMixin:
     """What is put in front of a Fetch class; `restart` takes the place of `reset`."""
 
     def restart_at(
@@ -54,7 +54,7 @@ class GivenStart:
 @lru_cache(maxsize=8)
 def _make_simulator_type(task: str) -> type[Any]:
     module = import_simulator(f"gymnasium_robotics.envs.fetch.{task}", env="fetch", extra="fetch")
-    return type("Given", (GivenStart, getattr(module, CLASSES[task])), {})
+    return type("Given", (StartStateMixin, getattr(module, CLASSES[task])), {})
 
 
 def open_simulator(task: str) -> Any:

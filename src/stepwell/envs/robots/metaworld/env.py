@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ArraySpec, ConfigError, InputError, RobotEnvDescription, Task
 from stepwell.envs.robots import cameras
-from stepwell.envs.robots.base import Arrays, FloatArray, Moved, RobotEnv, RobotOptions, round_numbers
+from stepwell.envs.robots.base import ActionEffect, Arrays, FloatArray, RobotEnv, RobotOptions, round_numbers
 from stepwell.envs.robots.metaworld.simulator import (
     SharedModel,
     find_vector_bounds,
@@ -118,12 +118,12 @@ class MetaWorld(RobotEnv):
         self._expert = None
         self._is_stale = True
 
-    def act(self, action: FloatArray) -> Moved:
+    def act(self, action: FloatArray) -> ActionEffect:
         """One step of Meta-World (five of the simulator)."""
         self._sim.take_model()
         self._seen, reward, _, _, info = self._sim.step(action)
         self._is_stale = False
-        return Moved(bool(info["success"]), float(reward))
+        return ActionEffect(bool(info["success"]), float(reward))
 
     def arrays(self) -> Arrays:
         """Hand, objects and goal, images."""
