@@ -82,7 +82,7 @@ def run_list(args: argparse.Namespace) -> int:
     for name in list_env_names():
         try:
             envs[name] = make_env(name)
-        except ConfigError as error:  # of an installed package: the others are listed all the same
+        except ConfigError as error:  # of an installed package: the others are still listed
             print(f"not listed: {error}", file=sys.stderr)
     if args.json:
         print(

@@ -107,7 +107,7 @@ def _measure(
     *,
     row: str,
 ) -> None:
-    """Evaluate into `folder`, or take what is there; an interrupted evaluation of an endpoint resumes."""
+    """Evaluate into `folder`, or use the results in it; an interrupted evaluation of an endpoint resumes."""
     from stepwell.runs.evaluation.chat_evaluation import EndpointEvaluation
     from stepwell.runs.evaluation.evaluate import evaluate_run
     from stepwell.runs.evaluation.folders import FILE_NAME, read_evaluation

@@ -71,7 +71,7 @@ class CurriculumConfig(Settings):
     max_tries: int = Field(
         10,
         ge=1,
-        description="evolved tasks tried for each task that a phase needs; if all fail, a new task is taken",
+        description="evolved tasks tried per task of a phase; if all are rejected, a new task is taken",
     )
     reference: Literal["phase", "start"] = Field(
         "phase",

@@ -89,7 +89,7 @@ class TrainConfig(Settings):
     num_updates: int = Field(100, ge=0, description="number of rollouts and updates")
     tasks_per_update: int = Field(32, ge=1, description="distinct tasks sampled for one update")
     group_size: int = Field(4, ge=1, description="trajectories per task")
-    num_tasks: int = Field(4096, ge=1, description="distinct training tasks, gone through in shuffled order")
+    num_tasks: int = Field(4096, ge=1, description="distinct training tasks, played in shuffled order")
     update_epochs: int = Field(1, ge=1, description="passes over each rollout")
     minibatches: int = Field(1, ge=1, description="optimizer steps per pass")
     token_budget: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(

@@ -1,6 +1,6 @@
 """Images by content hash, in memory: the pixels behind the hashes in prompts and steps.
 
-Whoever sees an image first adds it; from then on it is referred to by name. Whoever needs the pixels
+The first reader of an image adds it; from then on it is referred to by name. Whoever needs the pixels
 asks for them. The name is the hash of shape and pixels, so equal images have one name.
 
 Invariants

@@ -1,7 +1,7 @@
 """Marks of positions: one number for the positions at which a model read the tokens of a sequence.
 
 The engine marks what it computed with, the trainer what its packing gives the same tokens. Equal positions
-have equal marks, whoever computes them. One token at another position, twice or not at all changes the mark.
+have equal marks, in engine and trainer. One token at another position, twice or not at all changes the mark.
 
     mark of a sequence = sum over its tokens of mix(place in the sequence, position)      (modulo 2**52)
 

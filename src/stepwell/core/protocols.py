@@ -58,7 +58,7 @@ class Request:
 
     `conversation` names the episode, so that an engine can find the cache of its earlier
     turns. An engine may ignore it; the distribution must be the same either way. `demonstration` is the
-    reply that whoever asks would give, if it needs no oracle; demonstrators use it, engines do not.
+    reply that the caller would give, if it needs no oracle; demonstrators use it, engines do not.
     """
 
     state: State

@@ -1,7 +1,7 @@
 """Weights as parts: what a trainer publishes, before adapters are merged in.
 
 Without adapters the parts are the weights themselves. With LoRA a weight that has an adapter is its frozen
-base, and the adapter's two matrices are parts of their own. So whoever has the base needs only the adapters.
+base, and the adapter's two matrices are parts of their own. A receiver with the base needs only the adapters.
 Tensors are of any kind here; this package knows no torch.
 """
 

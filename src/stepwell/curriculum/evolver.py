@@ -3,7 +3,7 @@
     failed tasks ─► shuffle ─► one variant of each by the environment ─► shuffle ─► …     (endless)
 
 The environment defines its variants (`Env.make_variant`). The evolver draws parents and relations, and
-keeps the lineage. It never ends by itself while variants come; whoever asks takes as many as are needed.
+keeps the lineage. It goes on while there are variants; the caller takes as many as it needs.
 """
 
 from __future__ import annotations

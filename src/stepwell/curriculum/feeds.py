@@ -36,7 +36,7 @@ class TaskFeed(Protocol):
 
 
 class ShuffledList:
-    """A list of tasks that is gone through epoch by epoch, each in an order of its own."""
+    """A list of tasks, played epoch by epoch; every epoch has its own order."""
 
     def __init__(self, tasks: Sequence[Task], *seed: int) -> None:
         self.tasks, self._seed = tasks, seed

@@ -6,7 +6,7 @@
 
 Invariants
 * A file appears under its name only when it is complete, and never changes afterwards. What was dropped is
-  stored first: where there is a phase, its dropped tasks are there too.
+  stored first: every stored phase has its dropped tasks.
 * `parents` are the ids of the tasks that this one was made from; none for a task of the environment itself.
 """
 

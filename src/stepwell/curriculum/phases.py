@@ -12,7 +12,7 @@ rest.
 Invariants
 * Only tasks of the run's environment and of the training split are used, each once per phase; the others
   are left out, and stored with the reason.
-* The tasks of a phase are gone through in shuffled order, again from the start if there are too few.
+* The tasks of a phase are played in shuffled order, and repeated if there are too few.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ import torch
 from stepwell.core.errors import WeightsError
 
 _CHUNK = 1 << 22  # words mixed at a time: bounds the scratch memory
-_CPU_CHUNK = 1 << 18  # scratch memory that is used again, not mapped anew: twice as fast
+_CPU_CHUNK = 1 << 18  # scratch memory that is reused, not mapped again: twice as fast
 _MIX_1 = -0x61C8864680B583EB  # odd 64-bit constants, written as the signed numbers they wrap to
 _MIX_2 = -0x40A7B892E31B1A47
 _HEAD = "lm_head.weight"

@@ -3,7 +3,7 @@
 Environments that wait are awaited beside all else that the loop does. Others are stepped in one thread, which
 the caller names: they may belong to it, and several batches may share it.
 
-A call that is cancelled is played to its end all the same, so that the environment stays in order.
+A cancelled call is still played to its end, so that the environment stays in order.
 """
 
 from __future__ import annotations

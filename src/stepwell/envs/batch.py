@@ -207,7 +207,7 @@ def _fill_seeds(seeds: Sequence[int] | None, count: int) -> Sequence[int | None]
 
 
 def _collect_turns(futures: Sequence[Future[Turn]], progress: Callable[[], None]) -> list[Turn]:
-    """The turns in order, once all are there."""
+    """The turns in order, once all have arrived."""
     for _ in as_completed(futures):
         progress()
     return [future.result() for future in futures]

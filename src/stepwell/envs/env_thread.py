@@ -1,4 +1,4 @@
-"""A thread for environments: what is made there is stepped and closed there.
+"""A thread for environments: what is made in it is stepped and closed in it.
 
 GL contexts, simulators and synchronous browser drivers belong to the thread that made them.
 """

@@ -5,7 +5,7 @@
 their step is the update. A run is found again by its id, also under another name: a resumed one continues,
 and what it had logged after its checkpoint is logged again.
 
-The package reports its use to its makers unless told otherwise; here it is told so, unless
+The package reports its use to its makers by default; here this is switched off, unless
 `MLFLOW_DISABLE_TELEMETRY` says something else.
 """
 

@@ -7,7 +7,7 @@ anyway.
 
     with recompute_outputs():
         ...                              # a layer calls note_output(output, make_again)
-    loss.backward()                      # whoever needs the output gets it made again
+    loss.backward()                      # what needs the output computes it again
 
 Invariants
 * An output is recognised by its memory while it is alive: nothing else can be there then. What is not

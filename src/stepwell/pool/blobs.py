@@ -15,7 +15,7 @@ Invariants
 * Reading creates no folder and changes nothing, so a read-only store can be read.
 * Any number of processes may write at the same time; the last rename wins with equal bytes.
 * Storing an existing blob resets its age, and `remove_old` never removes a blob whose age was reset
-  meanwhile: whoever stores an image and then refers to it finds it.
+  meanwhile: an image that is stored and then referred to is found.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class BlobStore:
         path = self.get_path(key)
         try:
             if self._read_blob(key) is None:
-                return False  # not touched: whoever removes old blobs must see its real age
+                return False  # not touched: the removal of old blobs must see its real age
             os.utime(path)
             if self._flush:
                 self._flush_once(key)

@@ -1,6 +1,6 @@
 """Group commit: threads that write at the same time share one transaction.
 
-    run(work) ─► queue ─► whoever gets the turn drains the queue ─► one transaction ─► all return
+    run(work) ─► queue ─► one caller drains the queue ─► one transaction ─► all return
 
 A commit costs far more than a row, especially if it waits for a disk. The first thread to get the
 turn runs the work of every waiting thread and commits once; the others find their work done. `run`

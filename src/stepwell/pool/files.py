@@ -9,7 +9,7 @@ Invariants
   have changed since. An interrupted import is simply run again.
 * Import stores trajectories in batches, each in one transaction, and their images before them. A line
   that is not a trajectory stops the import. The error names the line, what is wrong, and how many
-  trajectories before it are stored. Nothing of its own batch is stored.
+  trajectories before it are stored. None of its own batch is stored.
 """
 
 from __future__ import annotations

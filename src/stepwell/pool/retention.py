@@ -7,7 +7,7 @@ Invariants
   one of the train channel that was not consumed (unless requested), and one that its consumer
   acknowledged for its newest checkpoint, because that checkpoint may not be on disk yet.
 * An image is removed when no trajectory has it any more and nobody stored it within the last hour
-  (whoever stores it again resets its age before the step that shows it is appended).
+  (storing it again resets its age, before the step that shows it is appended).
 * Removal runs in small transactions, so that producers wait for a few groups at most.
 """
 

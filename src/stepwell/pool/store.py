@@ -188,7 +188,7 @@ class Pool(PoolReader):
     def store_images(self, trajectories: Iterable[Trajectory], images: ImageStore) -> int:
         """Store the images of trajectories, each once; returns how many are new.
 
-        Call it before `add`: whoever finds a trajectory then finds its images (`pool.load_image`).
+        Call it before `add`: then every trajectory that is found has its images (`pool.load_image`).
         """
         states = (state for t in trajectories for state in (*(s.state for s in t.steps), t.final_state))
         shown = dict.fromkeys(name for state in states for name in sorted(find_images(state)))

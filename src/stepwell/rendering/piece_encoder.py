@@ -85,7 +85,7 @@ def _choose_encoder(tokenizer: Any, whole: Encode) -> Encode:
         return whole
 
     def encode(text: str) -> list[int]:
-        # Whoever else uses the tokenizer may have left it cutting or padding.
+        # Other users of the tokenizer may have left it truncating or padding.
         if core.truncation is not None or core.padding is not None or core.encode_special_tokens:
             return whole(text)
         if len(text) > _SHORT:  # a batch of one lets other threads run meanwhile; `encode` does not

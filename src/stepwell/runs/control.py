@@ -47,7 +47,7 @@ def send_command(folder: Path, command: str, *, timeout_s: float = 2.0) -> dict[
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """What a running run says of itself; None if none runs in this folder."""
+    """The status that a running run reports; None if none runs in this folder."""
     if not (folder / SOCKET_FILE).exists():
         return None
     try:

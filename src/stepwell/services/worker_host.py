@@ -7,7 +7,7 @@ POST   /workers/ID/call  one frame in, one frame out; the first says what to bui
 DELETE /workers/ID       end it
 GET    /health           is the service running
 
-A worker is one process, started once. Whoever called for it (`workers/http_link.py`) starts the next.
+A worker is one process, started once. The caller (`workers/http_link.py`) starts the next one.
 
 Invariants
 * A caller sees and calls its own workers only.
@@ -169,7 +169,7 @@ class WorkerHost:
         except StepwellError as error:
             if isinstance(error, WorkerError) and (worker.link is None or worker.link.is_over):
                 raise ServiceError(ErrorKind.NOT_FOUND, str(error)) from error
-            if isinstance(error, ServiceError):  # refused for good: the worker itself is there
+            if isinstance(error, ServiceError):  # refused for good: the worker itself runs
                 raise ServiceError(ErrorKind.FORBIDDEN, error.message, param=error.param) from error
             return Frame("error", {"error": pack_error(error)})
         finally:

@@ -140,7 +140,7 @@ def measure_gate(updates: Sequence[Any]) -> dict[str, float]:
 
 
 def thin_track(track: Track, most: int = MAX_POINTS) -> Track:
-    """At most so many points: means of neighbours, at the last update of each.
+    """At most this many points: means of neighbours, at the last update of each.
 
     >>> thin_track([(1, 0.0), (2, 1.0), (3, 2.0), (4, 4.0)], 2)
     [(2, 0.5), (4, 3.0)]

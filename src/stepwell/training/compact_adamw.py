@@ -11,7 +11,7 @@ Only one parameter's moments are on the device in full at a time.
   mean of squares, whose square root divides. So small numbers stay apart from zero. Squares are rounded up:
   no update grows by rounding.
 
-A checkpoint holds the moments as they are kept.
+A checkpoint holds the moments in the form that is kept in memory.
 """
 
 from __future__ import annotations

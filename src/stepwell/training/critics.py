@@ -8,7 +8,7 @@
 
 A warm start teaches what the recipe will read: at the same sites, with the same discount, towards the same
 targets. The recipe's own credit function gives them, called with values of 0 and every λ at 1, which leaves
-plain returns. A recipe that reads no critic may have one all the same (a study whose rows start alike); it is
+plain returns. A recipe that reads no critic may still have one (a study whose rows start alike); it is
 then taught returns of states with γ = 0.99.
 
 The critic of instructions reads the first state of a trajectory, which holds the instruction, and is taught

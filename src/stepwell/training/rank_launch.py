@@ -71,7 +71,7 @@ class RankLauncher(Protocol):
     bind_host: str
 
     def launch_ranks(self, peers: list[RankPeer], timeout_s: float) -> None:
-        """Append one peer per rank, in the order of ranks, as soon as each is there."""
+        """Append one peer per rank, in the order of ranks, as soon as each has connected."""
 
     def send_files(self, peer: RankPeer, words: dict[str, Any]) -> dict[str, Any]:
         """Make the files that `words` name readable for a rank; returns its words."""
@@ -107,7 +107,7 @@ class ChildLauncher:
 
     def count_threads(self, size: int) -> int:
         """The trainer's threads, divided."""
-        import torch  # here: whoever joins a run needs it in its child alone
+        import torch  # here: a joining process needs it in its child only
 
         return max(1, torch.get_num_threads() // size)
 

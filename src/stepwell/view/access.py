@@ -1,4 +1,4 @@
-"""Who may see the pages: whoever has the token, from this machine's own address.
+"""Who may see the pages: everyone with the token, from this machine's own address.
 
     request ─► Host and Origin (`services/hosts.py`) ─► token ─► for changes: the token in a header ─► the app
 

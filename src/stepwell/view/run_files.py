@@ -126,7 +126,7 @@ class ViewedRun:
 
     @property
     def status(self) -> dict[str, Any] | None:
-        """What the running run says of itself; None if it does not run."""
+        """The status that the run reports; None if it does not run."""
         at, known = self._status
         if time.monotonic() - at > _STATUS_AGE_S:
             known = read_status(self.folder)

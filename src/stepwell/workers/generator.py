@@ -1,6 +1,6 @@
 """A generator in a process of its own, on this machine or, with a `launcher`, elsewhere.
 
-    load_weights(version, weights)   whole weights in one message; whoever calls waits
+    load_weights(version, weights)   whole weights in one message; the caller waits
     sync_weights(snapshot)           the missing parts of a snapshot, bucket by bucket, while it samples
 
 The parent keeps the weights that were published last: a snapshot, or one copy for all generators of a run. A
@@ -86,7 +86,7 @@ class GeneratorProcess(WorkerProcess):
         return answer
 
     async def sync_weights(self, snapshot: WeightVersion) -> SyncAnswer:
-        """Send what the worker lacks. One that is restarted meanwhile gets the same snapshot."""
+        """Send the parts that the worker does not have. After a restart it gets the same snapshot."""
         self._published, self._fingerprint = snapshot, None
         answer = await send_snapshot(self._call_frame, snapshot)
         self._fingerprint = answer.fingerprint

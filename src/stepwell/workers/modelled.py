@@ -129,7 +129,7 @@ class ModelledGenerator(_ModelledWorker):
             self._num_inflight += len(requests)
             seconds, paused_s = self._model.time_sample(self._num_inflight, self._latency), self.paused_s
             await self._devices.work(seconds, "generator", self._loads)
-            while self._swap_lock.locked() or self.paused_s > paused_s:  # it stood still meanwhile
+            while self._swap_lock.locked() or self.paused_s > paused_s:  # it was paused meanwhile
                 await self._await_swap()
                 missed_s, paused_s = self.paused_s - paused_s, self.paused_s
                 await pause_for(missed_s)
@@ -262,7 +262,7 @@ class ModelledTrainer:
             await pause_for(self._model.time_exchange())
 
     async def copy_weights(self) -> None:
-        """Copy the weights as they are; nothing is learnt meanwhile."""
+        """Copy the weights; nothing is learnt meanwhile."""
         await pause_for(self._model.time_weights().copy)
 
     async def send_weights(self, version: int, generators: Sequence[Any]) -> None:

@@ -95,7 +95,7 @@ class RayLink(RemoteLink):
         return decode_text(*await _await_ref(self._actor.answer_call.remote(text, arrays)))
 
     async def fetch_state(self) -> dict[str, Any]:
-        """What the actor says of itself."""
+        """The status that the actor reports."""
         found: dict[str, Any] = await _await_ref(self._actor.show_state.remote())
         return found
 

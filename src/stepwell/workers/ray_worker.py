@@ -82,7 +82,7 @@ class RayWorker:
         }
 
     async def wait_for_end(self) -> None:
-        """Never returns: whoever waits for it learns at once that the actor has died."""
+        """Never returns: a caller that waits for it notices at once that the actor has died."""
         await asyncio.Event().wait()
 
     async def _answer_frame(self, frame: Frame, call: int) -> Frame:

@@ -5,7 +5,7 @@ process. While all of it fits, everything runs at full speed. When more is asked
 all work on it slows down in proportion (a GPU slices its time, an operating system its cores). Work runs at
 the speed of its slowest resource.
 
-A resource that turns from one kind of work to another takes `switch_s`: caches and queues are filled anew.
+A resource that turns from one kind of work to another takes `switch_s`: caches and queues are filled again.
 It is added to the work that caused the turn.
 
 Invariant: with one worker per resource, work takes exactly the time that was asked for.
@@ -53,7 +53,7 @@ class SharedDevices:
     def add_device(
         self, name: str, capacity: float = 1.0, switch_s: float = 0.0, background: float = 0.0
     ) -> None:
-        """Add a resource; one that is there already stays as it is. `background`: others use it too."""
+        """Add a resource; an existing one is not changed. `background`: others use it too."""
         self._resources.setdefault(name, _Resource(capacity, switch_s, background))
 
     async def work(self, seconds: float, kind: str, loads: Mapping[str, float]) -> None:

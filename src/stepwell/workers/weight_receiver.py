@@ -5,7 +5,7 @@
     swap       adapters are merged, the engine takes what has changed between two batches, and all its
                weights are read back and compared
 
-Whoever sends need not know what the generator has: a restarted one lacks what its settings do not give it,
+The sender need not know what the generator has: a restarted one lacks what its settings do not give it,
 one that was killed in mid-transfer begins again, and one that has everything lacks nothing.
 
 The engine must have `update_weights(version, changed)`, which keeps the weights that are not named, and

@@ -83,7 +83,7 @@ class CollectiveWorker:
     def join_stepwell_group(
         self, name: str, address: str, port: int, num_members: int, timeout_s: float
     ) -> dict[str, Any]:
-        """Join a new group as member `rank` + 1; returns when all members are there."""
+        """Join a new group as member `rank` + 1; returns when all members have joined."""
         self._stepwell_group = None
         host = find_own_address(address, port)
         store = dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout_s))
@@ -113,6 +113,6 @@ class CollectiveWorker:
         try:
             self.reload_weights(weights_iterator=weights)
         finally:
-            for _ in weights:  # whoever stops early must not leave the others in the broadcast
+            for _ in weights:  # a rank that stops early would leave the others in the broadcast
                 pass
         return {"digest": digest.hexdigest()}

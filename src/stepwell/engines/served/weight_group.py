@@ -1,6 +1,6 @@
 """The trainer's side of weights by collective: a group with the workers of one server, and a broadcast.
 
-    ask who is there ─► join, if they are not in our group ─► broadcast buckets while they load ─► digests
+    ask who has joined ─► join, if they are not in our group ─► broadcast buckets while they load ─► digests
 
 The other side is `vllm_worker.py`, in the server's processes. Each server has a group of its own, so that a
 server that is lost takes no other one with it. Bytes travel over TCP (Gloo) from the host's memory; trainer

@@ -31,7 +31,7 @@ NO_GL = (
 
 
 def choose_gl_backend() -> str:
-    """'egl' or 'osmesa'; sets `MUJOCO_GL` (and PyOpenGL's counterpart) for whoever imports MuJoCo later."""
+    """'egl' or 'osmesa'; sets `MUJOCO_GL` (and PyOpenGL's counterpart) before MuJoCo is imported."""
     chosen = os.environ.get("MUJOCO_GL", "").lower().strip()
     if chosen not in BACKENDS:
         if chosen not in ("", "glfw", "glx"):

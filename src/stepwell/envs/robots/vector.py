@@ -13,7 +13,7 @@ and its environment subclasses `VectorRobotEnv`: `layout`, `make_task` and `open
 Invariants
 * A batch has one simulator. An environment outside of a batch has one of size 1.
 * Episodes are those of a simulator of size 1: a place never depends on its neighbours.
-* The chunks of one call have one length. A place that is left out of a call has moved all the same: its
+* The chunks of one call have one length. A place that is left out of a call moves too: its
   episode is lost, and its next step is refused. Rollouts step all running places of a batch together.
 * A simulator that raises fails the episodes of all its places, and a new one is opened at the next reset.
 """

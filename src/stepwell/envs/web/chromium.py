@@ -3,7 +3,7 @@
     act ─► refuse_action ─► do_action ─► settle_page ─► recover_page ─► read_page ─► PageView
 
 Waiting. After an action the page is read once its load has ended and no document, script or request that it
-started is under way, at most `timeout_s` later. Whatever is there then is read, and the notice says that the
+started is under way, at most `timeout_s` later. The page is then read as it is, and the notice says that the
 page still loads. A page whose scripts never yield is closed and replaced by a blank one.
 
 What leaves a page: pop-ups become tabs and get the focus; alerts and confirmations are accepted, prompts

@@ -1,4 +1,4 @@
-"""The tree of a page as plain data, the same whoever read the page.
+"""The tree of a page as plain data, the same for every reader of the page.
 
 A node is `[tag, attributes, children, index, seen]`; a text is a `str` among the children. The Chromium
 driver collects it with one script (`collect.js`), the light driver parses HTML into it (`read_html`).

@@ -1,7 +1,7 @@
 """Judges of outcomes: the protocol, and several of them together.
 
 A judge gives the probability that an episode solved its task, or None where it has no answer now. None is not
-a NO: whoever asked keeps the episode and asks again later.
+a NO: the caller keeps the episode and asks again later.
 
     mean       the mean of the probabilities given
     majority   the share of judges that say YES; a tie counts as the mean says

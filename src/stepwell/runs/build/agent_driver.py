@@ -192,7 +192,7 @@ class AgentDriver:
         playing.result()
 
     async def _end_playing(self, playing: asyncio.Future[None]) -> None:
-        """End the processes, take the results that are there, and give up the rest."""
+        """End the processes, take the finished results, and give up the rest."""
         self.processes.stop_serving()
         await asyncio.wait([playing])
         if self._endings:

@@ -72,7 +72,7 @@ def _fit_to_demonstrations(shown: list[Trajectory], max_turns: int, scale: float
     if paid is None:
         note = (
             f"no success of the oracle in {len(shown)} training tasks pays a positive reward, so rewards are "
-            "left as they are (rewards.scale, rewards.format). Check the environment: stepwell envs check"
+            "unchanged (rewards.scale, rewards.format). Check the environment: stepwell envs check"
         )
         return FittedSettings((room, "rewards.format=0.0"), (note,))
     form = FORM_SHARE * paid / max_turns

@@ -1,4 +1,4 @@
-"""What every run needs, whoever acts in it: recipe, environments, tasks and pools, each built on first use.
+"""What every run needs, with any agent: recipe, environments, tasks and pools, each built on first use.
 
 `folder` is the run's folder. Without one (an evaluation, a plan) the pool is temporary.
 """

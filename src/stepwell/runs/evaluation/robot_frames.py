@@ -3,7 +3,7 @@
     trajectory ─► child process: reset to its task and seed ─► act ─► render ─► act ─► … ─► images
 
 Simulators are deterministic given task, seed and actions, so the images show what happened. The child process
-holds the simulator and its graphics: a fault there ends nothing else, and nothing of it stays in memory. It
+holds the simulator and its graphics: a fault in it ends nothing else, and its memory is freed. It
 takes no options that name files or code: looking at a stranger's run must not run a stranger's code.
 """
 

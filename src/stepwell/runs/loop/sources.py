@@ -78,7 +78,7 @@ class PlayedSource:
         return self.components.pool
 
     def batch(self, update: int) -> Batch:
-        """The groups of this update: from the pool if they are there already, else played now."""
+        """The groups of this update: from the pool if it has them, else played now."""
         started = time.perf_counter()
         jobs = self.jobs(update)
         names = list(dict.fromkeys(job.group for job in jobs))

@@ -392,7 +392,7 @@ class TrainingLoop:
     def _ask_to_stop(self, asked: signal.Signals) -> None:
         self.stop_signal = asked.name
         if self._is_imitating:
-            self.monitor.note(f"interrupted by {asked.name} in the warm start; nothing of it is kept")
+            self.monitor.note(f"interrupted by {asked.name} in the warm start, which is not kept")
             raise Terminated if asked == signal.SIGTERM else KeyboardInterrupt
         present = "this update" if self.state.before is not None else "the start"
         self.monitor.note(describe_stop(asked, present))

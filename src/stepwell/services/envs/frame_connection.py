@@ -105,7 +105,7 @@ class FrameConnection(asyncio.Protocol):
             self._transport.close()
 
     def _begin_next(self) -> None:
-        """Begin the next frame if all of it is there."""
+        """Begin the next frame if it has arrived in full."""
         try:
             size = self._measure_next()
         except ServiceError as error:

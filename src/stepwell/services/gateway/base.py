@@ -1,6 +1,6 @@
 """What all gateways share: sessions, the watch for silent ones, remembered conversations.
 
-`BaseGateway` is the part of `ChatBackend` that knows nothing of sampling. `Gateway` (tokens, trainable) and
+`BaseGateway` is the part of `ChatBackend` that does not sample. `Gateway` (tokens, trainable) and
 `UpstreamGateway` (messages only) are built on it.
 """
 

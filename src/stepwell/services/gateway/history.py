@@ -216,7 +216,7 @@ class History:
         normal_form: NormalForm,
         changed: int | None,
     ) -> Branch:
-        """Why a call that matches no recorded line starts anew."""
+        """Why a call that matches no recorded line starts a new conversation."""
         if changed is None:
             return Branch(BranchKind.NEW_CONVERSATION, "it has no assistant turn, and its messages are new")
         latest = next(turn for turn in reversed(self.turns.values()) if turn.messages)

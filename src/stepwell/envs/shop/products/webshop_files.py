@@ -40,7 +40,7 @@ class WebShopFiles:
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Those that are there."""
+        """The files that exist."""
         return tuple(path for path in (self.products, self.instructions, self.human) if path is not None)
 
 

@@ -4,7 +4,7 @@
 
 A page of MiniWoB++ waits for a click on START, draws its problem by chance and ends after ten seconds. The
 script that is added sets the seed and starts at once, takes the time limit away, and writes the first reward
-into attributes of the page's root (`data-reward`, `data-reason`). Later rewards do not count: whoever clicks
+into attributes of the page's root (`data-reward`, `data-reason`). Later rewards do not count: who clicks
 on after the end changes nothing. The browser keeps the first reward of a page and seed in the storage of its
 context, which lasts for one episode: a page that is loaded again, or in another tab, is over with it.
 

@@ -4,7 +4,7 @@
                           └──► no: catch_up ─► answer_visit ─► keep
 
 Invariants
-* Whoever reads the database sees it as it is after all requests so far.
+* A reader of the database sees the effect of all requests so far.
 * A connection comes from the host and goes back to it, rolled back to the seeded world.
 * Who takes `db` may write to it: from then on nothing is answered from the cache, and the connection is not
   used again.
@@ -43,7 +43,7 @@ class SiteEpisode:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The database as it is now, for whoever wants to look or to change."""
+        """The database in its present state, to read or to change."""
         with self._lock:
             self._is_shared = True
             return self._catch_up()

@@ -1,1 +1,1 @@
-"""WebArena: its published tasks, its evaluators written anew, and the log-in to its sites."""
+"""WebArena: its published tasks, its evaluators written again, and the log-in to its sites."""

@@ -1,6 +1,6 @@
 """How a dialect handles HTTP: errors in its format, streams that start late, clients that disconnect.
 
-* A stream's status is sent when its first item is there. Until then, an error is an ordinary error response.
+* A stream's status is sent with its first item. Until then, an error is an ordinary error response.
   Afterwards it is an event in the dialect's format, and the stream ends.
 * A stream runs in one task, from the first item to the last, so a gateway may hold what belongs to a task (a
   lock, a timeout) across items.
