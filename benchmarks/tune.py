@@ -1,7 +1,7 @@
 """What `workers.tune` is worth: from bad settings, against the best of a sweep.
 
     python benchmarks/tune.py                # modelled runs over many devices -> results/planner/tune.json
-    python benchmarks/tune.py --real         # one asynchronous run of real processes that wait
+    python benchmarks/tune.py --real wide    # asynchronous runs of real processes that wait; or --real narrow
 
 Modelled: for each set of devices all combinations of batch, wait and shard rule run for a few updates; the
 best counts. Then runs that start from bad settings are tuned. Compared are the throughput of the settings at
@@ -9,7 +9,8 @@ the end with the best of the sweep, and the throughput of the whole tuned run, t
 the start.
 
 Real: simulator and generator processes that sleep (`planner_workers.py`), the real driver and queue, in real
-time.
+time. `wide` has room for batches of 32 and starts with batches of 4; `narrow` has 16 environments, and starts
+with a wait of 40 ms.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from dataclasses import replace
 from itertools import product
@@ -62,12 +64,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--real", choices=("wide", "narrow"), help="real processes, with these devices")
     parser.add_argument("--updates", type=int, default=24, help="of a tuned run")
     args = parser.parse_args()
+    known: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     result: dict[str, Any] = {}
     if args.real:
-        result["real"] = asyncio.run(tune_real())
+        result["real"] = known.get("real", {}) | {args.real: asyncio.run(tune_real(args.real))}
     else:
         rows = [row for name, model in DEVICES.items() for row in tune_modelled(name, model, args.updates)]
         shares = [row["of_best"] for row in rows]
@@ -80,7 +83,6 @@ def main() -> None:
             f"{sum(s >= 0.95 for s in shares)} of {len(shares)} at 0.95 or more; smallest {min(shares):.3f}"
         )
     RESULT.parent.mkdir(parents=True, exist_ok=True)
-    known: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     RESULT.write_text(json.dumps(known | result, indent=2) + "\n")
 
 
@@ -139,42 +141,48 @@ def vars_of(settings: QueueSettings) -> dict[str, Any]:
 # --- real processes -----------------------------------------------------------------------------
 
 
-async def tune_real() -> dict[str, Any]:
+async def tune_real(name: str) -> dict[str, Any]:
     """A sweep of short runs, then a tuned run from bad settings, then its end settings once more."""
     from planner_reality import WaitingCase
 
-    case = WaitingCase(
-        "stream",
-        env_batches=4,
-        update_s=0.05,
-        global_batch=64,
-        max_staleness=8,
-        fixed_s=0.06,
-        each_s=0.0005,
-        updates=7,
-    )
+    from stepwell.runs.machine import describe_machine
+
+    load = os.getloadavg()[0]
+    base = WaitingCase("stream", update_s=0.05, max_staleness=8, updates=7)
+    if name == "wide":
+        case = replace(base, env_batches=4, global_batch=64, fixed_s=0.06, each_s=0.0005)
+        sweep, bad = ((4, 0.0), (8, 0.0), (16, 0.0), (32, 0.0), (32, 40.0)), QueueSettings(4, 0.0)
+    else:
+        case = replace(base, global_batch=32, fixed_s=0.03)
+        sweep, bad = ((4, 0.0), (8, 0.0), (16, 0.0), (16, 10.0), (16, 40.0)), QueueSettings(4, 40.0)
     swept = {}
-    for batch, wait in ((4, 0.0), (8, 0.0), (16, 0.0), (32, 0.0), (32, 40.0)):
+    for batch, wait in sweep:
         settings = QueueSettings(batch, wait)
         run, _ = await run_waiting(case, settings)
         swept[settings] = run.measure_middle(2, 0)
         print(f"sweep {settings.describe()}: {swept[settings]:.1f} turns/s", flush=True)
     best = max(swept, key=lambda settings: swept[settings])
-    bad = QueueSettings(4, 0.0)
-    start, _ = await run_waiting(case, bad)
-    run, tuner = await run_waiting(replace(case, updates=40), bad, tunes=True)
+    if bad in swept:
+        at_start = swept[bad]
+    else:
+        start, _ = await run_waiting(case, bad)
+        at_start = start.measure_middle(2, 0)
+    run, tuner = await run_waiting(replace(case, updates=40 if name == "wide" else 56), bad, tunes=True)
     assert tuner is not None
     end, _ = await run_waiting(case, tuner.best)
     found = {
+        "swept": [vars_of(one) | {"turns_per_s": round(rate, 1)} for one, rate in swept.items()],
         "start": vars_of(bad),
         "end": vars_of(tuner.best),
         "sweep": vars_of(best),
-        "of_best_at_start": round(start.measure_middle(2, 0) / swept[best], 3),
+        "of_best_at_start": round(at_start / swept[best], 3),
         "of_best": round(end.measure_middle(2, 0) / swept[best], 3),
-        "whole_run_over_start": round(run.throughput / start.measure_middle(2, 0), 3),
+        "whole_run_over_start": round(run.throughput / at_start, 3),
         "last_third_of_best": round(run.measure_middle(2 * len(run.marks) // 3, 0) / swept[best], 3),
         "num_windows": tuner.num_windows,
         "seconds": round(run.elapsed, 1),
+        "load_before": round(load, 2),
+        "machine": describe_machine(),
     }
     print(json.dumps(found, indent=2))
     return found
