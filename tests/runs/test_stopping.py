@@ -75,7 +75,7 @@ def test_a_signal_in_the_warm_start_ends_it_at_once(tmp_path: Path, stop_at) -> 
         train(small_config(*warm, folder=tmp_path, name="cut"))
     entries = read_entries(tmp_path / "cut" / "metrics.jsonl")
     assert sum(entry.kind == "warm_start" for entry in entries) == 1
-    assert any("in the warm start; nothing of it is kept" in note for note in notes(tmp_path / "cut"))
+    assert any("in the warm start, which is not kept" in note for note in notes(tmp_path / "cut"))
 
 
 @pytest.mark.parametrize(
