@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ from hypothesis import strategies as st
 
 from stepwell.core import InputError
 from stepwell.core.statistics import (
+    SEED_SPREAD,
     compare_pairs,
     compare_shares,
     compute_detectable_difference,
+    pool_spread,
     compute_student_cdf,
     compute_student_quantile,
 )
@@ -116,3 +120,34 @@ def test_a_fall_of_success_is_measured_in_standard_errors() -> None:
     assert compare_shares(0.5, 100, 0.5, 100) == 0.0
     assert compare_shares(0.8, 100, 0.2, 100) == pytest.approx(0.6 / math.sqrt(0.5 * 0.5 * 0.02))
     assert compare_shares(1.0, 10, 1.0, 10) == 0.0
+
+
+def test_the_spread_of_a_study_leaves_out_what_all_methods_of_a_seed_share() -> None:
+    rng = np.random.default_rng(5)
+    seeds = rng.normal(0, 0.3, size=40)
+    methods = [
+        {seed: 0.1 * k + shift + rng.normal(0, 0.05) for seed, shift in enumerate(seeds)} for k in range(3)
+    ]
+    found = pool_spread(methods)
+    assert found is not None and 0.04 < found < 0.06
+    assert pool_spread(methods[:1]) is None
+    three_seeds = [{seed: method[seed] for seed in range(3)} for method in methods]
+    assert pool_spread(three_seeds) is not None and pool_spread(three_seeds[:2]) is None  # 4 and 2 degrees
+
+
+def test_the_assumed_spread_is_near_the_upper_quartile_of_our_committed_studies() -> None:
+    spreads = []
+    for file in sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*/results.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        groups: dict[str, dict[str, dict[int, float]]] = {}
+        num_tasks: dict[str, int] = {}
+        for run in content["runs"] if "num_done" in content else []:
+            env = run.get("env") or run["world"]
+            if run["after"] is not None and run["updates"]:
+                groups.setdefault(env, {}).setdefault(run["variant"], {})[run["seed"]] = run["success_after"]
+                num_tasks[env] = run["after"]["num_tasks"]
+        for env, methods in groups.items():
+            if (spread := pool_spread(list(methods.values()))) is not None:
+                spreads.append(math.sqrt(max(spread**2 - 0.25 / num_tasks[env], 0.0)))
+    assert len(spreads) >= 10
+    assert float(np.quantile(spreads, 0.75)) == pytest.approx(SEED_SPREAD, abs=0.02)

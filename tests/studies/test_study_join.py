@@ -60,6 +60,18 @@ def test_a_part_of_an_earlier_version_is_joined(tmp_path: Path) -> None:
     assert [session["command"] for session in read_sessions(file.parent)] == ["first"]
 
 
+def test_a_remark_about_a_run_is_kept_and_told_in_the_table(tmp_path: Path) -> None:
+    file = part(tmp_path, "first", {"lake-base-seed0": [0.25, 0.5], "lake-good-seed0": [0.25, 0.5]})
+    content = json.loads(file.read_text())
+    next(run for run in content["runs"] if run["name"] == "lake-good-seed0")["remark"] = "a <former> way"
+    file.write_text(json.dumps(content))
+    study = study_of(THREE, tmp_path)
+    write_pages(tmp_path, join(study, plan_runs(study, tmp_path, tmp_path / "runs"), [file]))
+    table, page = ((tmp_path / name).read_text() for name in ("table.md", "study.html"))
+    assert "| good † |" in table and "| base (baseline) |" in table
+    assert "* lake-good-seed0: a <former> way" in table and "a &lt;former&gt; way" in page
+
+
 def test_of_a_run_in_several_parts_the_last_finished_one_counts(tmp_path: Path) -> None:
     name = "lake-base-seed0"
     files = [

@@ -34,7 +34,7 @@ from stepwell.core.errors import InputError
 from stepwell.core.statistics import PairedDifference
 from stepwell.monitors.plain_text import show_controls
 from stepwell.pool import open_pool
-from stepwell.studies.results import Figure, Row
+from stepwell.studies.rows import Figure, Row
 from stepwell.view.app import ViewApp
 from stepwell.view.text_index import TextIndex
 from stepwell.view.trajectory_list import find_rows

@@ -4,6 +4,7 @@
     count_independent        attempts on few tasks as a number of independent ones
     compare_pairs            difference of two methods over the same seeds and tasks, with its error
     compare_shares           difference of two shares of independent attempts, in standard errors
+    pool_spread              how differently seeds moved the methods of a study
     compute_detectable_difference    the smallest difference that a study of this size finds
 
 Every interval of the package comes from here.
@@ -14,24 +15,28 @@ sources (two-way clusters): variance of the means by seed, plus that of the mean
 cells, which both contain. The interval uses Student's t with one less than the number of seeds, or of tasks
 where there is one seed; a single seed says nothing about other seeds.
 
-Power: a run's success varies from seed to seed (with a deviation of `SEED_SPREAD` unless given, in the middle
-of what our own studies show) and because held-out attempts are finite. A difference is detectable if 80 % of
-such studies would find it with 95 % confidence.
+Power: methods of one seed share a warm start and tasks, so what counts is how differently a seed moves them
+(`pool_spread`, or `SEED_SPREAD` before anything has run) and that held-out attempts are finite. A difference
+is detectable if 80 % of such studies would find it with 95 % confidence.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
 from stepwell.core.errors import InputError
 
 Z95 = 1.959964
-SEED_SPREAD = 0.05
+SEED_SPREAD = 0.08
+"""A careful guess of `pool_spread` without the share of finite attempts: three quarters of the environments
+of the studies under `benchmarks/results/` lie at or below it (`tests/core/test_statistics.py`)."""
 POWER = 0.8
+MIN_FREEDOM = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,24 @@ def compare_shares(first: float, first_count: float, second: float, second_count
     pooled = (first * first_count + second * second_count) / (first_count + second_count)
     variance = pooled * (1 - pooled) * (1 / first_count + 1 / second_count)
     return 0.0 if variance == 0 else (first - second) / math.sqrt(variance)
+
+
+def pool_spread(methods: Sequence[Mapping[int, float]]) -> float | None:
+    """Deviation of a run from what its method and its seed explain; None if too few runs tell it.
+
+    Each method has its success by seed. The spread of a difference of two methods over seeds is √2 times
+    this. It counts finite held-out attempts too.
+    """
+    squares, freedom = 0.0, 0
+    for first, second in combinations(methods, 2):
+        differences = np.array([first[seed] - second[seed] for seed in first.keys() & second.keys()])
+        if differences.size > 1:
+            squares += float(((differences - differences.mean()) ** 2).sum())
+            freedom += differences.size - 1
+    num_seeds = len({seed for method in methods for seed in method})
+    if sum(map(len, methods)) - len(methods) - num_seeds + 1 < MIN_FREEDOM or not freedom:
+        return None
+    return math.sqrt(squares / freedom / 2)
 
 
 def compute_detectable_difference(

@@ -3,7 +3,8 @@
     main table of an environment ─► extra tables (variants with `table`) ─► more tables (`tables.py`)
 
 Everything is made from `Results` alone. Figures are mean ± spread over seeds; with one seed there is no
-spread, and the text says so.
+spread, and the text says so. Where rows of a table have different seeds, a column compares the shared ones;
+plots and further tables are made from these alone.
 
 Invariants
 * The page is self-contained, and its policy forbids it to load anything (like a run's report).
@@ -23,14 +24,15 @@ from stepwell.monitors.console import format_duration
 from stepwell.monitors.svg import make_element, make_svg, make_text
 from stepwell.studies.differences import describe_rows
 from stepwell.studies.gate import list_failures
-from stepwell.studies.results import Figure, Results, Row, mark_best, mean_curve
+from stepwell.studies.results import Results, mean_curve
+from stepwell.studies.rows import Figure, Row, mark_best, select_shared, share_seeds
 from stepwell.studies.tables import make_tables
 
 PER_PANEL = 6
 GREY = 5
 DIFFERENCES = "Differences in success after training, pair by pair over seeds and tasks (95 % interval):"
 GATE_FAILED = "**The gate is not passed**; what it concerns cannot be compared:"
-STANDINGS = {"best": "best", "close": "≈ best", "": ""}
+STANDINGS = {"best": "best", "close": "not told apart", "unknown": "–", "behind": "", "": ""}
 _WIDTH, _PANEL, _TITLE = 860, 320, 26
 
 
@@ -38,7 +40,7 @@ def write_pages(folder: Path, results: Results) -> None:
     """Write every output file; each is replaced in one step."""
     atomic_write(folder / "results.json", json.dumps(results.as_json(), indent=1, allow_nan=False) + "\n")
     atomic_write(folder / "table.md", write_table(results))
-    for env in results.rows:
+    for env in _select_envs(results):
         atomic_write(folder / f"curves-{env}.svg", draw_curves(results, env))
         for further in make_tables(results, env):
             for plot in further.plots:
@@ -54,9 +56,9 @@ def write_table(results: Results) -> str:
     parts += [" ".join(_explain_terms(results)), ""]
     if failures := list_failures(results):
         parts += [GATE_FAILED, "", *(f"* {line}" for line in failures), ""]
-    for env, rows in results.rows.items():
-        parts += [f"## {env}", "", _explain_area(results, env), ""]
-        for title, head, chosen in _select_tables(rows):
+    for env, rows in _select_envs(results).items():
+        parts += [f"## {env}", "", _explain_env(results, env), ""]
+        for title, head, chosen in _select_tables(results, rows):
             parts += [f"### {title}", ""] if title else []
             parts += [*_format_markdown(head, [_format_row(row, head) for row in chosen]), ""]
         parts += [f"![curves](curves-{env}.svg)", ""]
@@ -75,6 +77,8 @@ def write_table(results: Results) -> str:
             parts += [""] if further.plots else []
     notes = [f"* **{item.name}**: {item.note}" for item in study.variants if item.note]
     parts += ["## Variants", "", *notes, ""] if notes else []
+    remarks = [f"* {line}" for line in _list_remarks(results)]
+    parts += ["## Remarks (†)", "", *remarks, ""] if remarks else []
     problems = _list_problems(results)
     parts += ["## Not finished", "", *[f"* {problem}" for problem in problems], ""] if problems else []
     parts += ["## Where and how", "", *[f"* {line}" for line in _describe_setup(results)], ""]
@@ -118,19 +122,19 @@ def render_page(results: Results) -> str:
     envs = [
         {
             "name": env,
-            "area": _explain_area(results, env),
+            "area": _explain_env(results, env),
             "differences": [DIFFERENCES, *lines] if (lines := describe_rows(rows)) else [],
             "tables": [
                 (title, head, [(row, _format_row(row, head)) for row in chosen])
-                for title, head, chosen in _select_tables(rows)
+                for title, head, chosen in _select_tables(results, rows)
             ],
             "further": make_tables(results, env),
             "bars": draw_bar_chart(
-                _make_bars(rows), title=f"held-out success in {env}", width=_WIDTH, high=1.0
+                _make_bars(results, env), title=f"held-out success in {env}", width=_WIDTH, high=1.0
             ),
             "curves": draw_curves(results, env),
         }
-        for env, rows in results.rows.items()
+        for env, rows in _select_envs(results).items()
     ]
     return environment.get_template("study.html.jinja").render(
         study=results.study,
@@ -138,6 +142,7 @@ def render_page(results: Results) -> str:
         terms=_explain_terms(results),
         envs=envs,
         problems=_list_problems(results),
+        remarks=_list_remarks(results),
         setup=_describe_setup(results),
         runs=results.runs,
         facts=_list_facts(results),
@@ -145,20 +150,38 @@ def render_page(results: Results) -> str:
     )
 
 
+def _select_envs(results: Results) -> dict[str, list[Row]]:
+    """The rows of environments in which a run has finished; of all of them before the first has."""
+    begun = {env: rows for env, rows in results.rows.items() if any(row.num_seeds for row in rows)}
+    return begun or results.rows
+
+
 _HEAD = ("variant", "seeds", "before", "after", "", "best seen", "area", "updates/min", "env steps")
+_SHARED = "after, seeds "
 
 
-def _select_tables(rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
+def _select_tables(results: Results, rows: list[Row]) -> list[tuple[str, list[str], list[Row]]]:
     """Title, head and rows: the main table, then the extra tables, each with the row to compare with."""
     elsewhere = list(dict.fromkeys(name for row in rows for name in row.elsewhere))
-    head = [*_HEAD[:4], *elsewhere, *_HEAD[4:]]
-    tables = [("", head, [row for row in rows if not row.table])]
+    tables = [("", [row for row in rows if not row.table])]
     for title in dict.fromkeys(row.table for row in rows if row.table):
         chosen = [row for row in rows if row.table == title]
         names = {row.beside for row in chosen}
         beside = [row for row in rows if row.variant in names and row not in chosen]
-        tables.append((title, head, mark_best([*beside, *chosen])))
-    return tables
+        runs = [run for run in results.runs if run.env == chosen[0].env]
+        tables.append((title, mark_best([*beside, *chosen], runs)))
+    return [
+        (title, [*_HEAD[:4], *_head_shared(chosen), *elsewhere, *_HEAD[4:]], chosen)
+        for title, chosen in tables
+    ]
+
+
+def _head_shared(rows: list[Row]) -> list[str]:
+    """The title of a column of success over shared seeds, if the rows have different seeds."""
+    seeds = [row.seeds for row in rows if row.shared]
+    if all(mine == seeds[0] for mine in seeds):
+        return []
+    return [_SHARED + ", ".join(str(seed) for seed in sorted(set.intersection(*map(set, seeds))))]
 
 
 def _format_row(row: Row, head: list[str]) -> list[str]:
@@ -170,14 +193,15 @@ def _format_row(row: Row, head: list[str]) -> list[str]:
     if row.budget_share is not None and row.budget_share < 1:
         steps += " (below the budget)"
     if row.env_steps and not row.env_steps.high:
-        steps = "not trained"
-    elsewhere = [_format_figure(row.elsewhere.get(name)) for name in head if name not in _HEAD]
+        steps = "none" if row.has_learnt else "not trained"
+    more = [name for name in head if name not in _HEAD]
+    between = [row.shared if name.startswith(_SHARED) else row.elsewhere.get(name) for name in more]
     return [
-        row.variant + (" (baseline)" if row.is_baseline else ""),
+        row.variant + (" (baseline)" if row.is_baseline else "") + (" †" if row.remark else ""),
         seeds,
         _format_figure(row.before),
         _format_figure(row.after),
-        *elsewhere,
+        *[_format_figure(figure) for figure in between],
         STANDINGS[row.standing],
         _format_figure(row.best),
         _format_figure(row.area),
@@ -209,22 +233,49 @@ def _explain_terms(results: Results) -> list[str]:
         sentences.append("One seed: there is no spread, and no difference can be told from chance.")
     else:
         sentences.append(
-            f"Figures are mean ± standard deviation over {num_seeds} seeds. ≈ best: mean ± deviation "
-            "overlaps with that of the best, so these seeds cannot tell the two apart."
+            f"Figures are mean ± standard deviation over {num_seeds} seeds, or those that have finished. "
+            "Best: the highest mean over the seeds that all rows have. Not told apart: the 95 % interval of "
+            "the paired difference to the best, over the seeds that both have, contains 0; blank: it does "
+            "not; –: fewer than two such seeds. Each interval is of one comparison, not corrected for their "
+            "number. Few seeds make wide intervals: not told apart does not mean equal."
         )
     return [*sentences, "Updates per minute are for runs side by side, evaluations included."]
 
 
-def _explain_area(results: Results, env: str) -> str:
-    return f"Area: mean success over the first {results.horizons[env]:,.0f} environment steps."
+def _explain_env(results: Results, env: str) -> str:
+    """What the figures of one environment are over."""
+    sentences = []
+    if horizon := results.horizons[env]:
+        sentences.append(f"Area: mean success over the first {horizon:,.0f} environment steps.")
+    if not results.has_equal_seeds(env):
+        named = ", ".join(map(str, share_seeds(run for run in results.runs if run.env == env)))
+        sentences.append(
+            "Rows have finished different seeds, and seeds differ by their warm start: compare success in "
+            "the column of shared seeds. Plots and the further tables are over "
+            + (
+                f"the seeds that all have: {named}."
+                if named
+                else "all seeds of each row, since none is shared."
+            )
+        )
+    return " ".join(sentences)
 
 
 def _list_problems(results: Results) -> list[str]:
-    words = {"failed": "failed", "unfinished": "is not finished yet", "waiting": "has not started yet"}
+    """Each run that failed, and in one line each those that have not finished and not started."""
+    lines = [f"{run.name} failed: {run.error}" for run in results.runs if run.status == "failed"]
+    for status, words in (("unfinished", "not finished yet"), ("waiting", "not started yet")):
+        names = [run.name for run in results.runs if run.status == status]
+        lines += [f"{words} ({len(names)}): {', '.join(names)}"] if names else []
+    return lines
+
+
+def _list_remarks(results: Results) -> list[str]:
+    """What is to be known about single runs, each remark with the runs that it concerns."""
+    remarks = dict.fromkeys(run.remark for run in results.runs if run.remark)
     return [
-        f"{run.name} {words[run.status]}" + (f": {run.error}" if run.error else "")
-        for run in results.runs
-        if not run.is_done
+        f"{', '.join(run.name for run in results.runs if run.remark == remark)}: {remark}"
+        for remark in remarks
     ]
 
 
@@ -250,21 +301,27 @@ def _list_facts(results: Results) -> list[tuple[str, str]]:
     ]
 
 
-def _make_bars(rows: list[Row]) -> list[Bar]:
+def _make_bars(results: Results, env: str) -> list[Bar]:
     """Held-out success of every variant; whiskers reach from the lowest to the highest seed."""
-    return [
-        Bar(
-            row.variant,
-            row.after.mean,
-            row.after.low if row.num_seeds > 1 else None,
-            row.after.high if row.num_seeds > 1 else None,
-            note=row.note,
-            color=1 if row.is_baseline else 0,
-            strong=row.standing == "best" or row.is_baseline,
+    shared = select_shared([run for run in results.runs if run.env == env])
+    bars = []
+    for row in results.rows[env]:
+        figure = Figure.of(run.success_after for run in shared if run.variant == row.variant)
+        if figure is None:
+            continue
+        has_range = figure.spread is not None
+        bars.append(
+            Bar(
+                row.variant,
+                figure.mean,
+                figure.low if has_range else None,
+                figure.high if has_range else None,
+                note=row.note,
+                color=1 if row.is_baseline else 0,
+                strong=row.standing == "best" or row.is_baseline,
+            )
         )
-        for row in rows
-        if row.after
-    ]
+    return bars
 
 
 def _make_panels(results: Results, env: str) -> list[tuple[str, list[Series]]]:
@@ -284,7 +341,8 @@ def _make_panels(results: Results, env: str) -> list[tuple[str, list[Series]]]:
 
 
 def _make_series(results: Results, env: str, variant: str, color: int, *, is_guest: bool = False) -> Series:
-    mine = [run for run in results.runs if (run.env, run.variant) == (env, variant) and run.is_done]
+    shared = select_shared([run for run in results.runs if run.env == env])
+    mine = [run for run in shared if run.variant == variant]
     found: dict[str, Any] = mean_curve([run.curve for run in mine])
     has_band = len(mine) > 1 and not is_guest
     return Series(

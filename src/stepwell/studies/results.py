@@ -8,23 +8,18 @@ Terms
 * `curve` is held-out success at every evaluation, over environment steps.
 * `area` is the mean of that curve, joined by straight lines, from 0 to the horizon of its
   environment: the budget, or without one the steps that every finished run has used. After a run's last
-  evaluation its last value counts. It rewards learning early; `success_after` does not.
-* `spread` is the standard deviation over seeds (of a sample: n - 1); one seed has none.
-* A variant is `close` to the best of its environment if the two intervals mean ± spread overlap: so few
-  seeds do not tell them apart. Without a spread nothing is called close.
-* `difference` is that of success to the variant beside it, pair by pair over the seeds that both have
-  finished (`differences.py`).
+  evaluation its last value counts. It rewards learning early; `success_after` does not. A run that learns
+  without playing has no area and does not count for the horizon.
+* The figures of a variant, and how it stands to the others, are made in `rows.py`.
 
-Only finished runs count in a row; a row says how many there are.
+Only finished runs count; a row says how many there are.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +27,19 @@ import numpy as np
 
 from stepwell.config.study import PlannedRun, StudyConfig
 from stepwell.core.errors import ConfigError, EncodingError
-from stepwell.core.statistics import PairedDifference, compare_pairs
 from stepwell.monitors import jsonl
 from stepwell.monitors.summary import Summary
 from stepwell.studies.measures import Track, measure_run
+from stepwell.studies.rows import Row, list_seeds, make_rows
 from stepwell.studies.run_status import DONE, ERROR_FILE, read_status, read_whole_summary
 
 
 @dataclass(slots=True)
 class RunResult:
-    """One run. `status` is one of DONE, `failed` (see `error`), `unfinished` or `waiting`."""
+    """One run. `status` is one of DONE, `failed` (see `error`), `unfinished` or `waiting`.
+
+    `remark` is for readers of a kept results file, such as that a fault was found since; tables repeat it.
+    """
 
     name: str
     env: str
@@ -49,6 +47,7 @@ class RunResult:
     seed: int
     status: str
     error: str = ""
+    remark: str = ""
     success_before: float | None = None
     success_after: float | None = None
     before: dict[str, Any] | None = None
@@ -75,55 +74,6 @@ class RunResult:
         return self.status in DONE
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A mean over seeds with its spread and its range."""
-
-    mean: float
-    spread: float | None
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Figure | None:
-        known = [value for value in values if value is not None]
-        if not known:
-            return None
-        spread = statistics.stdev(known) if len(known) > 1 else None
-        return cls(statistics.fmean(known), spread, min(known), max(known))
-
-    def overlaps(self, other: Figure) -> bool:
-        """Whether mean ± spread of the two overlap."""
-        if self.spread is None or other.spread is None:
-            return False
-        return abs(self.mean - other.mean) <= self.spread + other.spread
-
-
-@dataclass(slots=True)
-class Row:
-    """One variant in one environment, over its finished seeds."""
-
-    env: str
-    variant: str
-    group: str
-    note: str
-    num_seeds: int
-    num_planned: int
-    is_baseline: bool
-    before: Figure | None = None
-    after: Figure | None = None
-    best: Figure | None = None
-    area: Figure | None = None
-    updates_per_min: Figure | None = None
-    env_steps: Figure | None = None
-    table: str = ""
-    beside: str = ""
-    elsewhere: dict[str, Figure] = field(default_factory=dict)
-    standing: str = ""
-    budget_share: float | None = None
-    difference: PairedDifference | None = None
-
-
 @dataclass(slots=True)
 class Results:
     """The figures of a study; `as_json` is the content of `results.json`."""
@@ -139,6 +89,11 @@ class Results:
     @property
     def num_done(self) -> int:
         return sum(run.is_done for run in self.runs)
+
+    def has_equal_seeds(self, env: str) -> bool:
+        """Whether all variants of an environment have finished the same seeds."""
+        seeds = list(list_seeds(run for run in self.runs if run.env == env).values())
+        return all(mine == seeds[0] for mine in seeds)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -226,13 +181,19 @@ def _make_results(
     horizons, rows = {}, {}
     for env in envs:
         here = [result for result in results if result.env == env]
-        steps = [result.env_steps for result in here if result.is_done and result.updates]
+        steps = [result.env_steps for result in here if result.is_done and result.env_steps]
         horizons[env] = float(budgets[env] or min(steps, default=0))
         for result in here:
-            result.area = area(result.curve, horizons[env]) if result.is_done else None
-        rows[env] = _make_rows(study, env, here, budgets[env])
+            result.area = _find_area(result, horizons[env])
+        rows[env] = make_rows(study, env, here, budgets[env])
     distinct = [machine for index, machine in enumerate(machines) if machine not in machines[:index]]
     return Results(study, is_quick, results, rows, horizons, distinct, sessions)
+
+
+def _find_area(result: RunResult, horizon: float) -> float | None:
+    """None for a run that learnt without playing: its curve has no length."""
+    learnt_offline = result.updates > 0 and not result.env_steps
+    return area(result.curve, horizon) if result.is_done and horizon and not learnt_offline else None
 
 
 def area(curve: Sequence[tuple[float, float]], horizon: float) -> float | None:
@@ -312,76 +273,3 @@ def _read_entries(folder: Path) -> list[Any]:
         return jsonl.read_entries(folder / jsonl.FILE_NAME)
     except EncodingError:  # the run itself reports it when it resumes
         return []
-
-
-def _make_rows(study: StudyConfig, env: str, results: Sequence[RunResult], budget: int | None) -> list[Row]:
-    """The baseline, then the others from best to worst; those without figures come last."""
-    rows = []
-    for variant in study.variants:
-        mine = [result for result in results if result.variant == variant.name]
-        if not mine:  # it does not run in this environment
-            continue
-        done = [result for result in mine if result.is_done]
-        row = Row(
-            env,
-            variant.name,
-            variant.group,
-            variant.note,
-            len(done),
-            len(mine),
-            variant.name == study.first,
-            before=Figure.of(result.success_before for result in done),
-            after=Figure.of(result.success_after for result in done),
-            best=Figure.of(result.best for result in done),
-            area=Figure.of(result.area for result in done),
-            updates_per_min=Figure.of(result.updates_per_min for result in done),
-            env_steps=Figure.of(float(result.env_steps) for result in done),
-            table=variant.table,
-            beside=variant.beside or study.first,
-            elsewhere=_mean_elsewhere(done),
-        )
-        if row.beside != row.variant:
-            beside = [result for result in results if result.variant == row.beside]
-            row.difference = compare_variants(mine, beside)
-        if budget is not None and row.env_steps is not None and any(result.updates for result in done):
-            row.budget_share = row.env_steps.low / budget
-        rows.append(row)
-    rows = [*mark_best([row for row in rows if not row.table]), *(row for row in rows if row.table)]
-    return sorted(rows, key=lambda row: (not row.is_baseline, -row.after.mean if row.after else math.inf))
-
-
-def compare_variants(ours: Sequence[RunResult], theirs: Sequence[RunResult]) -> PairedDifference | None:
-    """The difference of two variants over the seeds that both have finished; None without any."""
-    beside = {run.seed: run for run in theirs if run.is_done and run.success_after is not None}
-    pairs = [
-        (run, beside[run.seed])
-        for run in ours
-        if run.is_done and run.success_after is not None and run.seed in beside
-    ]
-    if not pairs:
-        return None
-    lengths = {len(run.by_task) for pair in pairs for run in pair}
-    if len(lengths) == 1 and lengths != {0}:
-        return compare_pairs([one.by_task for one, _ in pairs], [other.by_task for _, other in pairs])
-    means = [[[run.success_after or 0.0] for run in side] for side in zip(*pairs, strict=True)]
-    return compare_pairs(means[0], means[1])
-
-
-def _mean_elsewhere(done: Sequence[RunResult]) -> dict[str, Figure]:
-    names = dict.fromkeys(name for result in done for name in result.elsewhere)
-    figures = {name: Figure.of(result.elsewhere.get(name) for result in done) for name in names}
-    return {name: figure for name, figure in figures.items() if figure}
-
-
-def mark_best(rows: Sequence[Row]) -> list[Row]:
-    """The rows of one table, with the best marked and those that cannot be told apart from it."""
-    best = max((row for row in rows if row.after), key=lambda row: row.after.mean, default=None)  # type: ignore[union-attr]
-    if best is None or best.after is None:
-        return list(rows)
-    return [replace(row, standing=_compare_to_best(row.after, best.after)) for row in rows]
-
-
-def _compare_to_best(figure: Figure | None, best: Figure) -> str:
-    if figure is None:
-        return ""
-    return "best" if figure.mean == best.mean else "close" if figure.overlaps(best) else ""

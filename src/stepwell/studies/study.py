@@ -177,9 +177,10 @@ def plan_study(
 
 
 def describe_plan(plan: StudyPlan) -> list[str]:
-    """One line about the study and one for each run: its recipe, its length, and how far it is."""
+    """What the study can detect, and one line for each run: its recipe, its length, and how far it is."""
     width = max(len(run.name) for run in plan.chosen)
     lines = [f"{plan.study.name}: {len(plan.chosen)} of {len(plan.runs)} runs, in {plan.folder}"]
+    lines += [f"  {sentence}" for sentence in describe_power(plan.runs, plan.results().runs)]
     for run in plan.chosen:
         length = f"{run.config.train.num_updates} updates"
         status = read_status(_find_folder(run))
@@ -219,7 +220,7 @@ def _run_session(
     progress = StudyProgress(total, done, console)
     say = f"{plan.study.name}: {total} runs, {done} done before, {pool.size} side by side, in {plan.folder}"
     progress.say(say)
-    for sentence in describe_power(plan.runs):
+    for sentence in describe_power(plan.runs, plan.results().runs):
         progress.say(sentence)
     try:
         is_over = _run_queue(plan, pool, progress, began, limit_s)

@@ -7,7 +7,8 @@
     sweeps     one setting at several values, and the effect of its change
 
 Everything is made from `Results` alone. A figure is the mean over finished seeds. A table without figures for
-an environment is left out. Sums over seeds, where a table says so, count every episode alike.
+an environment is left out. Where variants have finished different seeds, only those that all
+have count. Sums over seeds, where a table says so, count every episode alike.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 
 from stepwell.config.study_parts import SweepConfig
 from stepwell.monitors.charts import Series, draw_line_chart
-from stepwell.studies.results import Figure, Results, RunResult, mean_curve
+from stepwell.studies.results import Results, RunResult, mean_curve
+from stepwell.studies.rows import Figure, select_shared
 
 PER_PANEL = 6
 WIDTH, HEIGHT = 860, 300
@@ -54,13 +56,11 @@ def make_tables(results: Results, env: str) -> list[StudyTable]:
 
 
 def _select_finished(results: Results, env: str) -> dict[str, list[RunResult]]:
-    """Finished runs of an environment by variant, in the order of the study."""
-    found: dict[str, list[RunResult]] = {}
-    for variant in results.study.variants:
-        runs = [run for run in results.runs if (run.env, run.variant) == (env, variant.name)]
-        if finished := [run for run in runs if run.is_done]:
-            found[variant.name] = finished
-    return found
+    """Finished runs of the seeds that all variants have, by variant, in the order of the study."""
+    shared = select_shared([run for run in results.runs if run.env == env])
+    names = [variant.name for variant in results.study.variants]
+    found = {name: [run for run in shared if run.variant == name] for name in names}
+    return {name: runs for name, runs in found.items() if runs}
 
 
 def _mean_known(values: Iterable[float | None]) -> float | None:
