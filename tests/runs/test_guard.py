@@ -15,6 +15,7 @@ from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
 from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.success_guard import measure_fall
+from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.run import train
 from stepwell.training.checkpoint import list_checkpoints, prune_checkpoints
 
@@ -101,6 +102,19 @@ def test_without_the_setting_a_fall_is_told_and_nothing_else(tmp_path: Path) -> 
     )
     (told,) = [note for note in notes(run) if "held-out success fell from" in note]
     assert "rolled back" not in told and "num_rollbacks" not in read_summary(run).more
+
+
+def test_a_limit_of_kl_that_cannot_act_is_told(tmp_path: Path) -> None:
+    def says_so(name: str, *settings: str) -> bool:
+        base = ("train.num_updates=0", "eval.num_tasks=0", "recipe.name=filtered-bc")
+        run = train(small_config(*base, *settings, folder=tmp_path, name=name))
+        return any("train.guard.max_kl cannot act" in note for note in notes(run))
+
+    assert says_so("one", "train.guard.max_kl=0.05")
+    plan = plan_run(small_config("train.guard.max_kl=0.05"))
+    assert "train.guard.max_kl cannot act" in plan
+    assert not says_so("minibatches", "train.guard.max_kl=0.05", "train.minibatches=2")
+    assert not says_so("none")
 
 
 def test_a_run_whose_ratios_cannot_move_says_so(tmp_path: Path) -> None:

@@ -159,6 +159,19 @@ def test_webrl_reads_its_critic_as_probabilities_and_trains_it_by_cross_entropy(
     torch.testing.assert_close(gradients(loss, outputs), gradients(policy + 0.5 * value, outputs))
 
 
+@pytest.mark.parametrize("name", ["webrl", "awr"])
+def test_a_loss_over_steps_has_an_entropy_bonus_over_steps(trajectories: list[Trajectory], name: str) -> None:
+    batch = TrajectoryMinibatch(_with_outcomes(trajectories), CPU)
+    outputs, ref = outputs_of(batch), reference_of(batch)
+    plain, _ = Objective(RECIPES[name], batch, ref)(outputs)
+    loss, _ = Objective(replace(RECIPES[name], entropy_coef=0.5), batch, ref)(outputs)
+
+    assert outputs.entropies is not None
+    bonus, _ = losses.entropy_bonus(outputs.entropies, batch.timeline, aggregate="step_mean")
+    assert not torch.allclose(bonus, -outputs.entropies.mean())  # steps differ in their numbers of tokens
+    torch.testing.assert_close(loss - plain, 0.5 * bonus)
+
+
 def test_digirl_takes_its_horizon_from_the_env_and_imitates_only_the_best_steps(
     trajectories: list[Trajectory],
 ) -> None:

@@ -39,6 +39,8 @@ Sites = Literal["state", "end", "tokens", "tokens_and_end"]
 Need = Literal["advantages", "behavior", "reference", "pairs"]
 Coupling = Literal["step", "trajectory", "batch"]
 OldSamples = Literal["corrected", "allowed", "refused"]
+MeanOver = Literal["token_mean", "step_mean", "trajectory_mean"]
+MEANS: tuple[MeanOver, ...] = ("token_mean", "step_mean", "trajectory_mean")
 OLD_SAMPLES: tuple[OldSamples, ...] = ("corrected", "allowed", "refused")
 COUPLINGS: tuple[Coupling, ...] = ("step", "trajectory", "batch")
 SITES: tuple[Sites, ...] = ("state", "end", "tokens", "tokens_and_end")
@@ -117,15 +119,19 @@ class LossTraits:
             samples of an older policy, which asynchronous runs learn from: "corrected", it weighs them by
             their ratio to `behavior_logprobs`; "allowed", it is right for samples of any policy; "refused",
             neither, so asynchronous runs refuse it
+    aggregate
+            what the loss is a mean over, unless it takes a keyword `aggregate`; KL and entropy follow it
     """
 
     needs: tuple[Need, ...] = ()
     couples: Coupling = "batch"
     old_samples: OldSamples = "refused"
+    aggregate: MeanOver = "token_mean"
 
     def __post_init__(self) -> None:
         check_choice("couples", self.couples, COUPLINGS)
         check_choice("old_samples", self.old_samples, OLD_SAMPLES)
+        check_choice("aggregate", self.aggregate, MEANS)
         for name in self.needs:
             check_choice("needs", name, NEEDS)
 
@@ -181,10 +187,11 @@ def loss(
     needs: tuple[Need, ...] = (),
     couples: Coupling = "batch",
     old_samples: OldSamples = "refused",
+    aggregate: MeanOver = "token_mean",
     variants: Mapping[str, Mapping[Any, Mapping[str, Any]]] | None = None,
 ) -> Callable[[F], F]:
     """Declare a policy loss: `function(inputs, *, keywords) -> (loss, metrics)`. See `LossTraits`."""
-    traits = LossTraits(needs, couples, old_samples)
+    traits = LossTraits(needs, couples, old_samples, aggregate)
     return lambda function: _declare(function, "loss", traits, variants)
 
 

@@ -370,7 +370,8 @@ class Objective:
     @property
     def _aggregate(self) -> Aggregate:
         """How KL and entropy are averaged: as the policy loss is."""
-        chosen: Aggregate = self.recipe.loss.kwargs.get("aggregate", "token_mean")
+        traits = self.recipe.loss_traits
+        chosen: Aggregate = self.recipe.loss.kwargs.get("aggregate", traits.aggregate)
         return chosen
 
     def _compute_entropy_term(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:

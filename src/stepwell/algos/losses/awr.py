@@ -10,7 +10,7 @@ from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.algos.scalar_checks import check_positive
 
 
-@loss(needs=("advantages",), couples="step", old_samples="allowed")
+@loss(needs=("advantages",), couples="step", old_samples="allowed", aggregate="step_mean")
 def awr_loss(inputs: LossInputs, *, beta: float = 1.0, max_weight: float = 20.0) -> tuple[Tensor, Metrics]:
     """−min(exp(A_t/β), max_weight)·Σ_i policy_logprobs, mean over steps."""
     check_positive("beta", beta)

@@ -19,7 +19,7 @@ from stepwell.algos.losses.inputs import LossInputs, Metrics
 from stepwell.algos.scalar_checks import check_positive
 
 
-@loss(needs=("advantages", "reference"), couples="step", old_samples="allowed")
+@loss(needs=("advantages", "reference"), couples="step", old_samples="allowed", aggregate="step_mean")
 def webrl_loss(
     inputs: LossInputs,
     *,

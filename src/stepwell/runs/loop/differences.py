@@ -12,6 +12,12 @@ CONSTANT_RATIOS = (
     "train.update_epochs). Nothing is clipped, and ratios by token, step and trajectory coincide"
 )
 
+IDLE_GUARD = (
+    "train.guard.max_kl cannot act: an update of one minibatch and one pass is a single optimizer step, and "
+    "the guard leaves out those after the first. Set train.minibatches or train.update_epochs to 2 or more; "
+    "train.guard.on_fall works either way"
+)
+
 
 def list_differences(
     config: RunConfig, recipe: Recipe, *, num_tasks: int, num_held_out: int, has_replay: bool
@@ -19,6 +25,7 @@ def list_differences(
     """Sentences for the console."""
     if not has_replay and _has_constant_ratios(config, recipe):
         yield CONSTANT_RATIOS
+    yield from list_idle_settings(config)
     for asked, found, name in (
         (config.train.num_tasks, num_tasks, "train.num_tasks"),
         (config.eval.num_tasks, num_held_out, "eval.num_tasks"),
@@ -27,8 +34,18 @@ def list_differences(
             yield f"{name} is {asked}, but this environment has {found}; all of them are used"
 
 
+def list_idle_settings(config: RunConfig) -> Iterator[str]:
+    """Sentences about settings that cannot act beside the others; plans have them too."""
+    if config.train.guard.max_kl is not None and _has_one_step(config):
+        yield IDLE_GUARD
+
+
 def _has_constant_ratios(config: RunConfig, recipe: Recipe) -> bool:
     """Whether the policy that learns is always the one that sampled, though the loss looks at ratios."""
     is_on_policy = config.offline.pool is None and config.workers.mode in ("off", "sync")
-    is_one_step = config.train.minibatches * config.train.update_epochs == 1
-    return "behavior" in recipe.loss_traits.needs and is_one_step and is_on_policy
+    return "behavior" in recipe.loss_traits.needs and _has_one_step(config) and is_on_policy
+
+
+def _has_one_step(config: RunConfig) -> bool:
+    """Whether an update is a single optimizer step."""
+    return config.train.minibatches * config.train.update_epochs == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepwell.config.run import RunConfig
 from stepwell.policies.numerics import check_dtype
 from stepwell.runs.build.components import Components
+from stepwell.runs.loop.differences import list_idle_settings
 from stepwell.runs.plan.base_plan import BasePlan
 from stepwell.runs.plan.text import format_line
 
@@ -24,6 +25,7 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
 
             workers = enumerate(describe_workers(config, components.recipe))
             lines += [format_line("" if i else "workers", text) for i, text in workers]
+        lines += [format_line("note", text) for text in list_idle_settings(config)]
     finally:
         components.close()
     return "\n".join(lines)
