@@ -17,9 +17,9 @@ from stepwell.core.statistics import (
     compare_pairs,
     compare_shares,
     compute_detectable_difference,
-    pool_spread,
     compute_student_cdf,
     compute_student_quantile,
+    pool_spread,
 )
 
 
