@@ -171,12 +171,12 @@ def _select_tables(results: Results, rows: list[Row]) -> list[tuple[str, list[st
         runs = [run for run in results.runs if run.env == chosen[0].env]
         tables.append((title, mark_best([*beside, *chosen], runs)))
     return [
-        (title, [*_HEAD[:4], *_head_shared(chosen), *elsewhere, *_HEAD[4:]], chosen)
+        (title, [*_HEAD[:4], *_name_shared_column(chosen), *elsewhere, *_HEAD[4:]], chosen)
         for title, chosen in tables
     ]
 
 
-def _head_shared(rows: list[Row]) -> list[str]:
+def _name_shared_column(rows: list[Row]) -> list[str]:
     """The title of a column of success over shared seeds, if the rows have different seeds."""
     seeds = [row.seeds for row in rows if row.shared]
     if all(mine == seeds[0] for mine in seeds):
