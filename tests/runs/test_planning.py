@@ -12,12 +12,14 @@ from tests.runs.small import played, small_components, small_config
 
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError, ContextLengthError, ModelError
+from stepwell.runs.plan import memory
 from stepwell.runs.plan.base_plan import split_minibatches
 from stepwell.runs.plan.language_plan import LanguagePlan
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.run import train
-from stepwell.training import TrajectoryMinibatch
+from stepwell.training import TrajectoryMinibatch, memory_budget
+from stepwell.training.memory_budget import TokenBudget
 
 FIVE = ("train.tasks_per_update=5", "train.group_size=3")
 POLE = ("env.name=gymnasium:CartPole-v1", "env.options={}")
@@ -167,6 +169,27 @@ def test_activations_are_estimated_within_a_factor_of_two() -> None:
         planned.memory.count_bytes_by_use()["activations"] * batch.packed.num_tokens / planned.typical_tokens
     )
     assert measured / 2 < estimated < measured * 2
+
+
+@pytest.mark.parametrize("critic", ["shared", "own"])
+def test_an_automatic_budget_is_planned_as_the_trainer_will_choose_it(
+    monkeypatch: pytest.MonkeyPatch, critic: str
+) -> None:
+    auto = ("recipe.name=steppo", f"policy.critic={critic}", "train.tasks_per_update=64")
+    components, free = small_components(*auto, "train.token_budget=auto"), 100e6
+    monkeypatch.setattr(memory, "read_free_bytes", lambda device: free)
+    planned = LanguagePlan(components)
+    uses = planned.memory.count_bytes_by_use()
+    standing = sum(uses[name] for name in ("weights", "reference", "engine's weights", "engine's cache"))
+    monkeypatch.setattr(memory_budget, "read_free_bytes", lambda device: free - standing)
+    chosen = TokenBudget("auto", components.policy).read_tokens()
+    assert chosen is not None and planned.longest < chosen < planned.most_tokens
+    assert planned.memory.token_budget == pytest.approx(chosen, rel=0.05)
+    assert f"(free memory holds {planned.memory.token_budget:,} tokens)" in "\n".join(planned.lines())
+    same = LanguagePlan(
+        small_components(*auto, f"train.token_budget={planned.memory.token_budget}")
+    ).memory.count_bytes_by_use()
+    assert uses == same
 
 
 def test_many_minibatches_are_told_by_their_extremes() -> None:

@@ -71,6 +71,6 @@ def test_the_guess_grows_with_free_memory(monkeypatch: pytest.MonkeyPatch) -> No
     policy = trainer("steppo").policy
     guesses = []
     for free in (2e9, 4e9):
-        monkeypatch.setattr(memory_budget, "_read_free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(memory_budget, "read_free_bytes", lambda device, free=free: free)
         guesses.append(guess_tokens(policy))
     assert guesses[1] - guesses[0] == pytest.approx(0.8 * 2e9 / count_token_bytes(policy), rel=0.01)

@@ -4,12 +4,15 @@
 
 What is kept follows from what the layers keep (`fused_blocks.py`): two hidden states, query, key, value and
 attention's output, and gate and up unless they are made again. Plain layers keep more, which was measured.
-Predictions are within 15 % of the peaks that `benchmarks/training_speed.py` measured on an H200. There is no
-torch here: `--dry-run` reads this too.
+Predictions are within 15 % of the peaks that `benchmarks/training_speed.py` measured on an H200.
+
+`--dry-run` reads this too, without loading torch: an automatic token budget is chosen in one place for a run
+and for its plan.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 WIDE = 1024
@@ -17,6 +20,12 @@ WIDE = 1024
 the time at a width of 2048, 2 to 4 % at 576)."""
 LOGIT_BYTES = 1 << 29
 """Logits that are in memory at a time (`packing/projection.py`)."""
+
+FREE_SHARE = 0.8
+"""Of the free memory, what an automatic token budget may use."""
+LEAST_TOKENS = 256
+PENDING_BYTES = 16
+"""Per trained parameter, for gradients and states that the first step allocates."""
 
 
 def resolve_checkpointing(kind: bool | str, width: int) -> str:
@@ -51,6 +60,10 @@ class ActivationSize:
         """Bytes per token that come and go while a layer runs backward."""
         return (3 * self.mlp_width + 4 * self.width) * self.unit
 
+    def count_token_bytes(self, num_models: int) -> int:
+        """Bytes of a token in a pass over this many models, actor and critic, one after the other."""
+        return num_models * self.count_kept_bytes() + self.count_passing_bytes()
+
     def count_head_bytes(self, rows: float) -> float:
         """Bytes of the head's own pass over `rows` logits, its gradient in float32 included."""
         logits = min(rows * self.vocabulary * self.unit, float(LOGIT_BYTES))
@@ -66,3 +79,25 @@ class ActivationSize:
             return 10 * self.width + 2 * self.kv_width + 4 * self.mlp_width
         gates = 0 if self.checkpointing == "mlp" else 2 * self.mlp_width
         return 2 * (self.width + self.query_width + self.kv_width) + gates
+
+
+def count_plain_bytes(layers: int, width: int, mlp_width: int, unit: int, *, is_full: bool) -> int:
+    """Bytes that are kept of a token on a CPU or in float32, roughly."""
+    per_layer = 20 * width + 4 * mlp_width
+    return (layers * width + per_layer if is_full else layers * per_layer) * unit
+
+
+def count_fitting_tokens(free_bytes: float, num_pending: int, token_bytes: float) -> int:
+    """An automatic token budget: what fits, when this many parameters have no gradients and states yet."""
+    usable = FREE_SHARE * free_bytes - PENDING_BYTES * num_pending
+    return max(LEAST_TOKENS, int(usable / token_bytes))
+
+
+def read_free_bytes(device: str) -> float:
+    """Memory of a device, or of this machine, that nobody uses now."""
+    if not device.startswith("cuda"):
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    import torch
+
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + unused)

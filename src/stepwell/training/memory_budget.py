@@ -12,7 +12,6 @@ and goes. It need not be exact: if it is too high, the first update runs out of 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -21,15 +20,16 @@ import torch
 from stepwell.core import TokenState, Trajectory
 from stepwell.packing import Packed
 from stepwell.policies import fused_layers
-from stepwell.policies.activations import ActivationSize
+from stepwell.policies.activations import (
+    ActivationSize,
+    count_fitting_tokens,
+    count_plain_bytes,
+    read_free_bytes,
+)
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
 
 Result = TypeVar("Result")
-_FREE_SHARE = 0.8
-_LEAST_TOKENS = 256
-_OPTIMIZER_BYTES = 16
-"""Per trained parameter, for gradients and states that the first step allocates."""
 
 
 class TokenBudget:
@@ -90,8 +90,8 @@ def _find_longest(trajectory: Trajectory) -> int:
 
 def guess_tokens(policy: Any) -> int:
     """Tokens whose activations fit the free memory of the policy's device."""
-    free = _FREE_SHARE * _read_free_bytes(policy.device) - _count_pending_bytes(policy)
-    return max(_LEAST_TOKENS, int(free / count_token_bytes(policy)))
+    num_pending = sum(p.numel() for _, p in policy.named_parameters() if p.grad is None)
+    return count_fitting_tokens(read_free_bytes(str(policy.device)), num_pending, count_token_bytes(policy))
 
 
 def count_token_bytes(policy: Any) -> float:
@@ -113,11 +113,9 @@ def count_token_bytes(policy: Any) -> float:
             checkpointing=describe_checkpointing(policy),
             is_fused=fused_layers.IS_ENABLED and fused_layers.has_fused_blocks(policy.model),
         )
-        return float(num_models * size.count_kept_bytes() + size.count_passing_bytes())
-    floats = shape.num_hidden_layers * (20 * width + 4 * inner)
-    if policy.model.is_gradient_checkpointing:
-        floats = shape.num_hidden_layers * width + 20 * width + 4 * inner
-    return float(num_models * floats * unit)
+        return float(size.count_token_bytes(num_models))
+    is_full = policy.model.is_gradient_checkpointing
+    return float(num_models * count_plain_bytes(shape.num_hidden_layers, width, inner, unit, is_full=is_full))
 
 
 def describe_checkpointing(policy: Any) -> str:
@@ -127,16 +125,3 @@ def describe_checkpointing(policy: Any) -> str:
     if not policy.recomputes_outputs:
         return "none"
     return "selective" if policy.keeps_gates else "mlp"
-
-
-def _read_free_bytes(device: torch.device) -> float:
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return float(torch.cuda.mem_get_info(device)[0] + unused)
-    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
-def _count_pending_bytes(policy: Any) -> float:
-    """Gradients and optimizer states that are not there yet."""
-    trained = [p for _, p in policy.named_parameters()]
-    return float(sum(p.numel() for p in trained if p.grad is None) * _OPTIMIZER_BYTES)

@@ -216,13 +216,13 @@ class LanguagePlan(BasePlan):
         yield format_line("", f"{self.num_trajectories} trajectories in {self.describe_minibatches()}")
         most = self.num_trajectories * self.env_spec.max_turns * self.config.sampling.max_tokens
         yield format_line("", self._describe_count(self.memory.sampled_tokens, "tokens sampled", most))
-        micro = "whole minibatches at once"
-        if train.token_budget == "auto":
-            micro = "microbatches as large as free memory allows"
-        elif train.token_budget is not None:
+        micro, budget = "whole minibatches at once", self.memory.token_budget
+        if budget is not None:
             sizes = split_minibatches(train.tasks_per_update, train.group_size, train.minibatches)
             per = self.typical_tokens / len(sizes)
-            micro = f"{format_count(math.ceil(per / train.token_budget), 'microbatch')} each"
+            micro = f"{format_count(math.ceil(per / budget), 'microbatch')} each"
+        if train.token_budget == "auto":
+            micro += f" (free memory holds {budget:,} tokens)"
         learnt = "tokens learnt from (shared prefixes once)"
         counted = self._describe_count(self.typical_tokens, learnt, self.most_tokens)
         yield format_line("", f"{counted}; {micro}")

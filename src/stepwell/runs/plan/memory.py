@@ -9,10 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
-from stepwell.policies.activations import ActivationSize, resolve_checkpointing
+from stepwell.policies.activations import (
+    ActivationSize,
+    count_fitting_tokens,
+    count_plain_bytes,
+    read_free_bytes,
+    resolve_checkpointing,
+)
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.text import format_bytes, format_line
 
@@ -21,7 +28,7 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 _PER_WIDTH, _PER_MLP = 20, 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes of a run, from its settings, its model's size and the tokens of an update."""
 
@@ -47,47 +54,82 @@ class MemoryEstimate:
 
     def count_bytes_by_use(self) -> dict[str, float]:
         """Bytes by what they hold, at the moment when most are in use."""
-        config, size = self.config, self.size
-        unit = _BYTES[config.policy.dtype]
-        weights = size.num_parameters * unit
-        trained = self.num_trained * unit
+        config = self.config
         num_minibatches = max(1, min(config.train.minibatches, config.train.tasks_per_update))
         per = self.update_tokens / num_minibatches
-        if isinstance(config.train.token_budget, int):  # agents that fail use all their turns: some are full
-            per = min(self.most_tokens / num_minibatches, config.train.token_budget)
+        if self.token_budget is not None:  # agents that fail use all their turns: some are full
+            per = min(self.most_tokens / num_minibatches, self.token_budget)
         rows = per * self.sampled_tokens / self.update_tokens
         return {
-            "weights": weights + trained - (weights if config.policy.lora is None else 0),
-            "gradients": trained,
+            "weights": self._standing["weights"],
+            "gradients": self.num_trained * _BYTES[config.policy.dtype],
             "optimizer": self.optimizer_bytes,
-            "reference": weights if self.recipe.needs_reference and config.policy.lora is None else 0,
-            "engine's weights": weights,
-            "engine's cache": self._cache_floats * unit,
+            **{name: count for name, count in self._standing.items() if name != "weights"},
             "activations": self._count_activations(per, rows),
         }
+
+    @property
+    def _standing(self) -> dict[str, float]:
+        """Bytes that are in use before the first update begins."""
+        policy = self.config.policy
+        unit, is_whole = _BYTES[policy.dtype], policy.lora is None
+        weights, trained = self.size.num_parameters * unit, self.num_trained * unit
+        return {
+            "weights": trained if is_whole else weights + trained,
+            "reference": weights if self.recipe.needs_reference and is_whole else 0,
+            "engine's weights": weights,
+            "engine's cache": self._cache_floats * unit,
+        }
+
+    @cached_property
+    def token_budget(self) -> int | None:
+        """Tokens of a microbatch; `"auto"`: as many as free memory holds now, at least a sequence."""
+        config, size = self.config, self.size
+        if not isinstance(config.train.token_budget, str):
+            return config.train.token_budget
+        num_models = 1 + (self.critic_kind == "own")
+        kind = resolve_checkpointing(config.policy.gradient_checkpointing, size.width)
+        if (on_gpu := self._describe_activations()) is not None:
+            per_token = on_gpu.count_token_bytes(num_models)
+        else:
+            per_token = num_models * count_plain_bytes(
+                size.layers,
+                size.width,
+                size.mlp_width,
+                _BYTES[config.policy.dtype],
+                is_full=kind == "full",
+            )
+        free = read_free_bytes(config.policy.device) - sum(self._standing.values())
+        return max(count_fitting_tokens(free, self.num_trained, per_token), self.longest)
 
     def _count_activations(self, tokens: float, rows: float) -> float:
         """Bytes of a microbatch of this many tokens, with logits at `rows` of them."""
         policy, size = self.config.policy, self.size
         unit, own = _BYTES[policy.dtype], int(self.critic_kind == "own")
-        kind = resolve_checkpointing(policy.gradient_checkpointing, size.width)
-        if policy.device.startswith("cuda") and unit == 2:
-            on_gpu = ActivationSize(
-                layers=size.layers,
-                width=size.width,
-                query_width=size.query_width,
-                kv_width=size.kv_width,
-                mlp_width=size.mlp_width,
-                vocabulary=size.vocabulary,
-                unit=unit,
-                checkpointing=kind,
-                is_fused=policy.lora is None,
-            )
+        if (on_gpu := self._describe_activations()) is not None:
             return on_gpu.predict_bytes(tokens, rows) + own * tokens * on_gpu.count_kept_bytes()
+        kind = resolve_checkpointing(policy.gradient_checkpointing, size.width)
         floats = size.layers * (_PER_WIDTH * size.width + _PER_MLP * size.mlp_width)
         if kind == "full":
             floats = size.layers * size.width + floats // size.layers
         return tokens * floats * unit + rows * size.vocabulary * 8
+
+    def _describe_activations(self) -> ActivationSize | None:
+        """What 16-bit layers keep on a GPU; None elsewhere."""
+        policy, size = self.config.policy, self.size
+        if not policy.device.startswith("cuda") or _BYTES[policy.dtype] != 2:
+            return None
+        return ActivationSize(
+            layers=size.layers,
+            width=size.width,
+            query_width=size.query_width,
+            kv_width=size.kv_width,
+            mlp_width=size.mlp_width,
+            vocabulary=size.vocabulary,
+            unit=2,
+            checkpointing=resolve_checkpointing(policy.gradient_checkpointing, size.width),
+            is_fused=policy.lora is None,
+        )
 
     @property
     def optimizer_bytes(self) -> int:
