@@ -72,6 +72,13 @@ def test_chunks_equal_all_logits_at_once(few_rows, dtype, tolerance, with_entrop
     assert_close(ours, theirs, tolerance)
 
 
+@pytest.mark.parametrize("vocab", [49_152, 151_936])
+def test_chunks_of_real_vocabularies_equal_all_logits_at_once(few_rows, vocab: int) -> None:
+    case = draw_case(0, 3, vocab, torch.float64)
+    ours, theirs = (score_and_pull(case, chunked=c, with_entropies=True) for c in (True, False))
+    assert_close(ours, theirs, 1e-12)
+
+
 def test_chunks_in_bfloat16_round_as_all_logits_do(few_rows) -> None:
     case = draw_case(1, 13, 37, torch.bfloat16)
     ours, theirs = (score_and_pull(case, chunked=c, with_entropies=True) for c in (True, False))
