@@ -13,7 +13,7 @@ from tests.properties import examples
 
 from stepwell.core.errors import RenderError
 from stepwell.core.tools import ToolSchema
-from stepwell.rendering import Conversation, Message, Renderer
+from stepwell.rendering import Conversation, Message, Renderer, line_cuts
 from stepwell.rendering.template import ChatTemplate
 from stepwell.rendering.template_skeleton import SkeletonCache, find_plain_roles
 from stepwell.rendering.tiny import build_tokenizer
@@ -40,7 +40,8 @@ Turns = Sequence[tuple[list[int], Sequence[Message]]]
 def slow(renderer: Renderer) -> Renderer:
     """The same renderer without skeletons, encoding every text as a whole."""
     renderer._skeletons._is_steady = False
-    renderer.template._pieces._cut, renderer.template._pieces._cuts = None, ()
+    pieces = renderer.template._pieces
+    pieces._cut, pieces._cuts, pieces._has_line_cuts = None, (), False
     return renderer
 
 
@@ -189,6 +190,80 @@ def test_pieces_encode_like_the_whole(
     quick, _ = both_ways(tokenizer_of, name, "bytes" if name == "tiny" else kind, "template")
     whole = quick.template.tokenizer.encode(text, add_special_tokens=False)
     assert quick.template.encode(text) == whole
+
+
+LINES = st.lists(
+    st.one_of(
+        st.sampled_from(
+            ["go desk", "1. take cup 2", "You: nothing", "", " ", "it's:", "x ", " y", "\r", "é", "…"]
+        ),
+        st.text("aZ9 .:'\n\t\r\x1c\u2028é", max_size=12),
+    ),
+    max_size=12,
+).map("\n".join)
+PATTERNS = {
+    "qwen": line_cuts._RULES[0],
+    "llama": line_cuts._RULES[1],
+    "tiny": line_cuts._RULES[2],
+}
+
+
+@functools.cache
+def make_word_tokenizer(kind: str) -> Any:
+    """Byte pairs, merged whatever they are inside a word: two words that should be one are seen."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    if kind == "gpt2":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        split: list[Any] = [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    else:
+        split = [
+            pre_tokenizers.Split(Regex(PATTERNS[kind]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    core.pre_tokenizer = pre_tokenizers.Sequence(split)
+    seen = ["go desk\n1. take cup 2\nYou: nothing\n\nx \n y:\n\n\nit's:\n  \n"] * 50
+    core.train_from_iterator(
+        seen,
+        trainers.BpeTrainer(
+            vocab_size=600,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=["<|im_start|>", "<|im_end|>"],
+            show_progress=False,
+        ),
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=core)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", *PATTERNS])
+@given(text=LINES)
+def test_lines_encode_like_the_whole_text(kind: str, text: str) -> None:
+    tokenizer = make_word_tokenizer(kind)
+    assert line_cuts.can_encode_lines_alone(tokenizer)
+    alone = [
+        token
+        for line in line_cuts.LINE_END.split(text)
+        for token in tokenizer.encode(line, add_special_tokens=False)
+    ]
+    assert alone == tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_lines_are_not_cut_where_the_tokenizer_could_look_across_them() -> None:
+    from tokenizers import AddedToken, normalizers, pre_tokenizers
+
+    assert build_tokenizer() is not None and line_cuts.can_encode_lines_alone(build_tokenizer())
+    for change in ("normalizer", "blanks", "token", "rule"):
+        tokenizer = build_tokenizer()
+        if change == "normalizer":
+            tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+        elif change == "rule":
+            tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(use_regex=False)
+        else:
+            text = AddedToken("|", rstrip=True) if change == "blanks" else AddedToken("a\nb")
+            tokenizer.add_tokens([text])
+        assert not line_cuts.can_encode_lines_alone(tokenizer), change
 
 
 def test_a_token_that_swallows_blanks_or_overlaps_another_is_not_cut_at() -> None:

@@ -2,7 +2,8 @@
 
 A tokenizer first splits a text at its special tokens, so the text before such a token and the text
 from it on are encoded independently: the ids of the whole are those of the pieces, joined. The long
-text that all prompts share is then encoded only once.
+text that all prompts share is then encoded only once. Where the tokenizer's rules allow it (`line_cuts.py`),
+pieces are lines: most lines of a history were in the prompt before.
 
 Invariants
 * The ids are those of encoding the whole at once. A token is cut at only if that holds for it: no
@@ -18,6 +19,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
+from stepwell.rendering.line_cuts import LINE_END, can_encode_lines_alone
 
 _REMEMBERED, _LONGEST_REMEMBERED = 8192, 65_536  # pieces, characters of a piece
 _SHORT = 4096  # characters that are encoded before anyone waits for it
@@ -35,24 +38,30 @@ class PieceEncoder:
         self._cuts = tuple(cuts)
         direct = _choose_encoder(tokenizer, whole)
         remembered = lru_cache(maxsize=_REMEMBERED)(lambda text: tuple(direct(text)))
-        self._piece: Callable[[str], Sequence[int]] = lambda text: (
+        self._remembered: Callable[[str], Sequence[int]] = lambda text: (
             direct(text) if len(text) > _LONGEST_REMEMBERED else remembered(text)
         )
+        self._has_line_cuts = direct is not whole and can_encode_lines_alone(tokenizer)
         if not all(self.encode(text) == whole(text) for text in _list_probe_texts(cuts)):
-            self._cut, self._cuts = None, ()
+            self._cut, self._cuts, self._has_line_cuts = None, (), False
 
     def encode(self, text: str) -> list[int]:
         """Ids of a whole document."""
         if self._cut is None:
-            return list(self._piece(text))
+            return list(self._encode_piece(text))
         ids: list[int] = []
         start = 0
         for cut in self._cut.finditer(text):
             if cut.start() > start:
-                ids += self._piece(text[start : cut.start()])
+                ids += self._encode_piece(text[start : cut.start()])
                 start = cut.start()
-        ids += self._piece(text[start:])
+        ids += self._encode_piece(text[start:])
         return ids
+
+    def _encode_piece(self, text: str) -> Sequence[int]:
+        if not self._has_line_cuts or len(text) > _LONGEST_REMEMBERED:
+            return self._remembered(text)
+        return [token for line in LINE_END.split(text) for token in self._remembered(line)]
 
     def starts_at_cut(self, text: str) -> bool:
         """Whether `text` begins with a special token, so that nothing before it matters."""
