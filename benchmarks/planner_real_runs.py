@@ -72,23 +72,39 @@ GPU_REACH = (
     "workers.simulators.batch_size=16",
 )
 SKIPPED = 2
+RealCase = tuple[tuple[str, ...], str, tuple[str, ...]]
+"""Settings of an environment, a mode, and more settings."""
 
 
-def compare_real_runs(device: str) -> Iterator[dict[str, Any]]:
-    """All cases of a device, one by one; one profile for each environment."""
+def compare_real_runs(device: str, chosen: slice = slice(None)) -> Iterator[dict[str, Any]]:
+    """All or some cases of a device, one by one; one profile for each environment."""
     if device == "cpu":
-        cases = [(LAKE, "sync"), (LAKE, "stream"), (REACH, "sync"), (REACH, "stream")]
-        return compare_cases([(base, mode, ()) for base, mode in cases], device)
+        return compare_cases(list_cpu_cases()[chosen], device)
     one = ("workers.simulators.env_batches=1", "workers.simulators.batch_size=32")
     few = ("workers.simulators.num_workers=6", "train.tasks_per_update=192")
     modes = [(mode, ()) for mode in ("sync", "rollout_async", "train_async", "stream")]
     cases = [*modes, ("stream", one), ("stream", few)]
-    return compare_cases([(GPU_REACH, mode, more) for mode, more in cases], device)
+    return compare_cases([(GPU_REACH, mode, more) for mode, more in cases][chosen], device)
 
 
-def compare_cases(
-    cases: list[tuple[tuple[str, ...], str, tuple[str, ...]]], device: str
-) -> Iterator[dict[str, Any]]:
+def list_cpu_cases() -> list[RealCase]:
+    """Six of each environment: every mode, streaming with other simulators, and with other batches."""
+    modes = ("sync", "rollout_async", "train_async", "stream")
+    two = ("workers.simulators.num_workers=2", "workers.simulators.batch_size=4")
+    one = ("workers.simulators.num_workers=1", "workers.simulators.batch_size=32")
+    large = ("workers.simulators.env_batches=1", "workers.simulators.batch_size=16")
+    small = ("workers.simulators.env_batches=4", "workers.simulators.batch_size=8")
+    return [
+        *((LAKE, mode, ()) for mode in modes),
+        (LAKE, "stream", two),
+        (LAKE, "stream", large),
+        *((REACH, mode, ()) for mode in modes),
+        (REACH, "stream", one),
+        (REACH, "stream", small),
+    ]
+
+
+def compare_cases(cases: list[RealCase], device: str) -> Iterator[dict[str, Any]]:
     """Measure each profile once, then forecast and run every case."""
     torch.set_num_threads(1)
     profiles: dict[tuple[str, ...], PipelineProfile] = {}

@@ -2,6 +2,7 @@
 
     python benchmarks/planner_reality.py                      # this machine: waiting workers, and real runs
     python benchmarks/planner_reality.py --only waiting       # or --only real
+    python benchmarks/planner_reality.py --only real --cases 0:6    # some of them; adds to the file's rows
     python benchmarks/planner_reality.py --device cuda        # six runs with the policy on a GPU
 
 Waiting: real simulator and generator processes, real driver, queue and staleness rule, in real time; the
@@ -133,46 +134,62 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cpu", help="of the policy in real runs: cpu or cuda")
     parser.add_argument("--only", choices=("waiting", "real"), help="one of the two kinds")
+    parser.add_argument("--cases", type=read_slice, help="of the real runs, as FIRST:END")
     parser.add_argument("--name", default=None, help="of the result file; default: the device")
     parser.add_argument("--no-write", action="store_true")
     args = parser.parse_args()
-    began, rows = time.perf_counter(), []
-    load = os.getloadavg()
-    for row in compare_cases(args.device, args.only):
-        rows.append(row)
+    began, load = time.perf_counter(), os.getloadavg()
+    file = FOLDER / f"reality_{args.name or args.device}.json"
+    is_part = args.cases is not None and file.exists()
+    rows = json.loads(file.read_text())["rows"] if is_part else []
+    for row in compare_cases(args.device, args.only, args.cases or slice(None)):
+        rows = [*(one for one in rows if (one["kind"], one["label"]) != (row["kind"], row["label"])), row]
         result = summarize(rows, time.perf_counter() - began, load)
         if not args.no_write:  # after every case: what is measured stays if the rest is cut
             FOLDER.mkdir(parents=True, exist_ok=True)
-            file = FOLDER / f"reality_{args.name or args.device}.json"
             file.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result["summary"], indent=2))
 
 
-def compare_cases(device: str, only: str | None) -> Iterator[dict[str, Any]]:
+def read_slice(text: str) -> slice:
+    first, end = text.split(":")
+    return slice(int(first), int(end))
+
+
+def compare_cases(device: str, only: str | None, chosen: slice) -> Iterator[dict[str, Any]]:
     """All cases of a device, of both kinds or of one."""
     if device == "cpu" and only != "real":
         yield from (asyncio.run(compare_waiting(case)) for case in WAITING)
     if only != "waiting":
         from planner_real_runs import compare_real_runs  # imports torch
 
-        yield from compare_real_runs(device)
+        yield from compare_real_runs(device, chosen)
 
 
 def summarize(rows: list[dict[str, Any]], seconds: float, load: tuple[float, ...]) -> dict[str, Any]:
     """The result file: the machine, the errors of all cases, and each case."""
     from stepwell.runs.machine import describe_machine
 
-    errors = [abs(row["error"]) for row in rows]
+    kinds = sorted({row["kind"] for row in rows})
     summary = {
-        "num_cases": len(rows),
-        "median_error": round(median(errors), 4),
-        "largest_error": round(max(errors), 4),
-        "within_15_percent": sum(error <= 0.15 for error in errors),
+        **{kind: summarize_errors([row for row in rows if row["kind"] == kind]) for kind in kinds},
+        "together": summarize_errors(rows),
         "seconds": round(seconds, 1),
         "load_before": [round(value, 2) for value in load],
         "cores": CORES,
     }
     return {"machine": describe_machine(), "summary": summary, "rows": rows}
+
+
+def summarize_errors(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How far forecasts are off."""
+    errors = [abs(row["error"]) for row in rows]
+    return {
+        "num_cases": len(rows),
+        "median_error": round(median(errors), 4),
+        "largest_error": round(max(errors), 4),
+        "within_15_percent": sum(error <= 0.15 for error in errors),
+    }
 
 
 def make_row(kind: str, label: str, modelled: float, measured: float, **more: Any) -> dict[str, Any]:

@@ -164,7 +164,8 @@ def print_table(table: dict[str, float], whole: dict[str, float], busy_s: float)
     rollout, alone = table["rollout"], table["engine alone, same tokens"]
     forward = whole["prefilled_tokens"] + whole["decoded_tokens"]
     print(
-        f"rollout is {rollout / alone:.2f} times the engine alone; engine busy {busy_s / rollout:.0%} of it"
+        f"rollout is {rollout / alone:.2f} times the engine alone, {rollout / busy_s:.2f} times what the "
+        f"engine was busy in it ({busy_s / rollout:.0%})"
     )
     print(
         f"tokens of forward {forward:.0f}: {whole['prefilled_tokens']:.0f} prefilled, "
@@ -249,6 +250,7 @@ def main() -> None:
             "sampled_tokens": num_tokens,
             "table_s": {part.strip(): seconds for part, seconds in table.items()},
             "rollout_over_engine_alone": table["rollout"] / alone_s,
+            "rollout_over_engine_busy": table["rollout"] / parts["engine: busy"],
             "engine_busy_share": parts["engine: busy"] / table["rollout"],
             "last_update": whole,
             "parts_s": parts,
