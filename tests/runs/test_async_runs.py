@@ -26,6 +26,7 @@ from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.pool import Filter, open_pool
 from stepwell.runs.build import worker_groups
 from stepwell.runs.build.worker_groups import WorkerGroups
+from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.run import train
 from stepwell.workers.staleness import GroupBuffer
 
@@ -71,6 +72,22 @@ def test_every_mode_plays_as_many_episodes_in_whole_groups_within_the_bound(
     assert max(behind) <= {"sync": 0, "rollout_async": 0, "train_async": 1, "stream": 2}[mode]
     assert ("correction" in found[-1].values) == (behind[-1] > 0)
     assert (folder / "timeline.json").exists()
+
+
+@pytest.mark.parametrize(
+    "settings", [("train_async",), ("stream",), ("sync", "workers.sync_interval=2")], ids=" ".join
+)
+def test_a_loss_that_does_not_declare_old_samples_is_refused_where_there_are_some(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    mode, *more = settings
+    own = "recipe.loss.function=tests.contracts.examples:detached"  # @loss() alone
+    with pytest.raises(ConfigError, match=r"does not say what it does with samples of older weights"):
+        run(tmp_path, mode, own, *more)
+    with pytest.raises(ConfigError, match=r'old_samples="corrected"'):
+        plan_run(small_config(*GROUPS, own, f"workers.mode={mode}", *more))
+    for fresh in ("off", "sync", "rollout_async"):
+        assert "what would be done" in plan_run(small_config(*GROUPS, own, f"workers.mode={fresh}"))
 
 
 @pytest.mark.slow
