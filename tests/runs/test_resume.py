@@ -130,7 +130,8 @@ def test_repeated_sentences_cost_a_reward_and_their_counts_go_on_bit_for_bit(tmp
     """The counts of updates 1 and 2 decide what is penalized later."""
     wish = (
         "agent={strategy='grounding', state_form='symbolic'}",
-        "sampling={max_tokens=40, temperature=0.1}",  # the same board gets the same words
+        "sampling={max_tokens=40, temperature=0.4}",  # colder: one sentence; warmer: none is repeated
+        "train.optimizer.learning_rate=1e-4",  # so that it goes on to repeat itself
         "train.num_tasks=2",
         "recipe.name=steppo",
         "rewards.judge={kind='rule', threshold=1.0, repetition_penalty=0.1}",
