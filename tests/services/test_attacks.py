@@ -33,6 +33,13 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
+def patient_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One with ordinary time-outs: on a busy machine a large body needs more than half a second."""
+    with serve_gateway(tmp_path_factory.mktemp("patient"), max_body_bytes=2**20) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
 def envs() -> Iterator[str]:
     url, stop = serve_in_thread(create_env_app(EnvServiceConfig(num_threads=1, **SHORT)))  # type: ignore[arg-type]
     yield url
@@ -176,7 +183,10 @@ def test_an_image_url_is_never_fetched(gateway: Served) -> None:
         assert reply.status_code == 400 and listener.num_connections == 0
 
 
-def test_a_prompt_that_cannot_fit_is_refused_by_its_bytes_before_it_is_tokenized(gateway: Served) -> None:
+def test_a_prompt_that_cannot_fit_is_refused_by_its_bytes_before_it_is_tokenized(
+    patient_gateway: Served,
+) -> None:
+    gateway = patient_gateway
     body = {**CALL, "messages": [user("many words " * 80_000)]}
     for path in ("/s/big/v1/chat/completions", "/s/big/v1/messages", "/s/big/v1/messages/count_tokens"):
         reply = gateway.post(path, body, timeout=60)
@@ -185,7 +195,8 @@ def test_a_prompt_that_cannot_fit_is_refused_by_its_bytes_before_it_is_tokenized
     assert reply.status_code == 400 and "bytes, but the context holds at most" in reply.text
 
 
-def test_while_a_long_prompt_is_tokenized_others_are_answered(gateway: Served) -> None:
+def test_while_a_long_prompt_is_tokenized_others_are_answered(patient_gateway: Served) -> None:
+    gateway = patient_gateway
     vocabulary = gateway.gateway.renderer.template.tokenizer.get_vocab()
     largest = gateway.gateway.renderer.context_length * max(len(piece.encode()) for piece in vocabulary)
     text = ("Where is it? " * largest)[: largest - 100]
