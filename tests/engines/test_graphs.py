@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.engines.models import generate_alone, prompts_of, small_model
 
 from stepwell.config.engine import EngineConfig
+from stepwell.core.position_marks import mark_sequence
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.core.step import TokenState
 from stepwell.engines.core import EngineCore
@@ -158,3 +160,13 @@ def test_replayed_sampling_draws_what_the_plain_runner_draws() -> None:
         found = drain(core)
         results.append([found[request.id].action.action_ids.tolist() for request in requests])
     assert results[0] == results[1]
+
+
+def test_replayed_steps_note_the_positions_at_which_they_read() -> None:
+    core = core_of(small_model("llama"), max_batch_size=3, prefill_tokens=16)
+    prompts = prompts_of([10, 4, 33, 20])
+    for i, prompt in enumerate(prompts):
+        core.add_request(greedy(prompt, 7, str(i)))
+    samples = drain(core)
+    for i, prompt in enumerate(prompts):
+        assert samples[str(i)].position_mark == mark_sequence(np.arange(len(prompt) + 6))

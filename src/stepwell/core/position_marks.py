@@ -59,8 +59,9 @@ _counted = np.zeros(1, dtype=np.int64)
 def _read_counted(length: int) -> int:
     """Return the mark of a sequence whose positions count from 0."""
     global _counted
-    if length >= len(_counted):
-        places = np.arange(max(length, 2 * len(_counted)))
+    counted = _counted  # another thread may put a shorter table there
+    if length >= len(counted):
+        places = np.arange(max(length, 2 * len(counted)))
         sums = np.cumsum(mark_tokens(places, places), dtype=np.uint64)
-        _counted = np.concatenate([np.zeros(1, dtype=np.int64), fold_sums(sums)])
-    return int(_counted[length])
+        counted = _counted = np.concatenate([np.zeros(1, dtype=np.int64), fold_sums(sums)])
+    return int(counted[length])

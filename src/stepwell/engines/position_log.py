@@ -6,8 +6,10 @@ positions of everything that its action depended on become one number (`core/pos
 with the sample. The trainer compares it with the positions that its own packing gives the same tokens.
 
 Invariants
-* The log never makes the host wait for a device on its own. Positions of a prefill on a GPU arrive while the
-  pass runs and are read after a decoding step, which has waited already.
+* What was computed later at a place is noted later: whatever reads or writes the table takes the positions
+  that are still arriving first.
+* Positions of a prefill on a GPU arrive while the pass runs. Most are read after a decoding step, which has
+  waited for the device already; only a copy of a prefix and a request that leaves without one wait for them.
 * A place that was never computed has position -1, which no trainer gives.
 * On devices that are not in `CHECKED_DEVICES` nothing is noted, and marks are None.
 """
@@ -47,6 +49,7 @@ class PositionLog:
         """Note the positions [T] of one token in each slot."""
         if not self.is_kept:
             return
+        self._read_arriving()  # they may be of a request that had one of these slots before
         self._ensure_room(int(places.max()) + 1, 1)
         self._positions[:, slots, places] = positions
 
