@@ -59,7 +59,8 @@ def test_a_run_whose_browser_is_killed_in_mid_update_learns_from_all_but_the_los
     updates = [
         entry.values for entry in read_entries(tmp_path / "run" / "metrics.jsonl") if entry.kind == "update"
     ]
-    assert [values["infra_errors"] for values in updates] == [count["lost"], 0]  # told, in the update it hit
+    # told, in the update it hit: the first, unless more than two of its eight replies were no actions
+    assert sorted(values["infra_errors"] for values in updates) == [0, count["lost"]]
     kept = [played(tmp_path / "run", number) for number in (1, 2)]
     assert [len(batch) for batch in kept] == [8, 8]  # lost ones were played again: all others once
     trajectories = [trajectory for batch in kept for trajectory in batch]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from tests.envs.web.conftest import needs_chromium
 
 from stepwell.envs.web import browser as browsers
 from stepwell.envs.web.actions import WebAction
-from stepwell.envs.web.browser import BrowserHost
+from stepwell.envs.web.browser import BrowserHost, HostedBrowser
 from stepwell.envs.web.chromium import ChromiumDriver
 
 START = {"headers": {}, "allowed_hosts": ["a.test"]}
@@ -28,6 +28,16 @@ def open_driver(host: BrowserHost, port: int) -> ChromiumDriver:
     driver = ChromiumDriver(serve=lambda: port, host=host)
     assert driver.open("http://a.test/other", **START).title == "Other"
     return driver
+
+
+def _find_again(hosted: HostedBrowser) -> Callable[[str], Awaitable[HostedBrowser]]:
+    """Lead an opener to this browser, as if it had found it before the browser was retired."""
+
+    async def find(rules: str) -> HostedBrowser:
+        hosted.num_opening += 1
+        return hosted
+
+    return find
 
 
 def is_running(pid: int) -> bool:
@@ -72,6 +82,26 @@ def test_a_browser_that_holds_too_much_memory_takes_no_new_context(
     first.close()
     assert not is_running(kept)
     assert second.act(WebAction("click", "1")).title == "The Home"
+    second.close()
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_a_worn_browser_is_not_ended_while_it_opens_a_context(
+    host: BrowserHost, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_driver(host, port).close()
+    (worn,) = host.list_browsers()
+    (pid,) = host.list_process_ids()
+    monkeypatch.setattr(browsers, "MAX_USES", 1)
+    worn.num_opening += 1  # as in the middle of `open_context`
+    second = open_driver(host, port)
+    assert worn.browser.is_connected() and worn in host.list_browsers()
+    worn.num_opening -= 1
+    with pytest.raises(TypeError):  # an opener that fails is the last user too
+        monkeypatch.setattr(host, "_find_browser", _find_again(worn))
+        host.run_call(host.open_context("", no_such_option=1), 60)
+    assert worn not in host.list_browsers() and not is_running(pid)
     second.close()
 
 

@@ -145,11 +145,14 @@ class BrowserHost:
             hosted = await self._find_browser(rules)
             try:
                 context = await hosted.browser.new_context(**options)
-            finally:
+            except BaseException:
                 hosted.num_opening -= 1
+                await self._end_if_retired(hosted)
+                raise
         except BaseException:
             self._places.release()
             raise
+        hosted.num_opening -= 1
         hosted.num_uses += 1
         hosted.contexts.add(context)
         return context
@@ -163,10 +166,7 @@ class BrowserHost:
         self._places.release()
         with suppress(Exception):  # a dead browser cannot close anything, and need not
             await asyncio.wait_for(context.close(), 10)
-        if hosted in self._retired and not hosted.contexts:
-            self._retired.discard(hosted)
-            with suppress(Exception):
-                await asyncio.wait_for(hosted.browser.close(), 10)
+        await self._end_if_retired(hosted)
 
     def list_browsers(self) -> list[HostedBrowser]:
         """The browsers that run, the retired ones too."""
@@ -194,17 +194,21 @@ class BrowserHost:
             hosted = self._browsers.get(rules)
             if hosted is not None and (not hosted.browser.is_connected() or hosted.is_worn()):
                 del self._browsers[rules]
-                if hosted.contexts:
-                    self._retired.add(hosted)
-                else:
-                    with suppress(Exception):
-                        await hosted.browser.close()
+                self._retired.add(hosted)
+                await self._end_if_retired(hosted)
                 hosted = None
             if hosted is None:
                 await self._close_idle_browsers()
                 hosted = self._browsers[rules] = await self._launch_browser(rules)
             hosted.num_opening += 1
             return hosted
+
+    async def _end_if_retired(self, hosted: HostedBrowser) -> None:
+        """End a retired browser that nothing uses any more."""
+        if hosted in self._retired and hosted.is_idle():
+            self._retired.discard(hosted)
+            with suppress(Exception):  # one that died is closed
+                await asyncio.wait_for(hosted.browser.close(), 10)
 
     async def _close_idle_browsers(self) -> None:
         """Leave at most `MAX_IDLE` browsers that nobody uses, the youngest: each holds some 300 MB."""
