@@ -3,8 +3,8 @@
 One run is trained for many updates in bfloat16. At some of them a fault is planted in the engine, one
 after the other, and the update is tried: it should stop before any weight changes. A fault that is not
 seen at once stays for up to four updates. Then the engine is whole again and the run goes on. Every update
-without a planted fault must pass. Weights and positions are compared exactly; only the temperature is left to
-the logprobs.
+without a planted fault must pass. Weights are compared exactly. Positions are too where the engine runs on a
+CPU; on a GPU, as below, they are left to the logprobs, like the temperature.
 
     python benchmarks/parity_faults.py household-tiny policy.model=smollm2-135m policy.dtype=bfloat16 \\
         policy.device=cuda train.num_updates=100 --name h200_seed0
@@ -160,7 +160,7 @@ def load_previous(loop: FaultyLoop) -> Iterator[None]:
 
 @contextmanager
 def shift_positions(loop: FaultyLoop, by: int) -> Iterator[None]:
-    """From position 64 on, the engine turns heads as if every token stood `by` places later."""
+    """From position 64 on, the engine rotates queries and keys as if every token stood `by` places later."""
     rotation = loop.components.engine._core.runner.forward.read_tables()
     tables = (rotation.cos, rotation.sin, rotation.signed_sin)
     kept = [table.clone() for table in tables]

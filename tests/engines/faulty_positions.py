@@ -54,7 +54,7 @@ def shift_tables(engine: EmbeddedEngine) -> Iterator[None]:
 
 @contextmanager
 def change_frequencies(engine: EmbeddedEngine) -> Iterator[None]:
-    """Let the model inside the engine turn heads a little faster."""
+    """Let the model inside the engine rotate a little faster."""
     frequencies = engine.model.get_decoder().rotary_emb.inv_freq
     kept = frequencies.clone()
     frequencies *= 1.0 + 1e-6

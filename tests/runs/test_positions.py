@@ -1,4 +1,7 @@
-"""Positions are compared exactly: a shift by one that no logprob in bfloat16 shows stops a run at once."""
+"""Positions of an engine on a CPU are compared exactly: a shift by one stops a run at once.
+
+No logprob in bfloat16 shows such a shift. Runs in bfloat16 are refused on CPUs; one test lifts the refusal.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from stepwell.runs.run import train
 
 FAULTS: dict[str, Callable[[EmbeddedEngine], AbstractContextManager[None]]] = {
     r"the engine read 2 of 2 steps at other positions than the trainer; the first is .*step 0": shift_indices,
-    r"the engine turns heads at \d+ of \d+ positions \(from 64 on\) otherwise": shift_tables,
+    r"the engine rotates queries and keys at \d+ of \d+ positions \(from 64 on\) by other": shift_tables,
     "the engine's rotary frequencies .* are not the trainer's": change_frequencies,
 }
 SHORT = ("train.tasks_per_update=1", "env.options={size=3, max_turns=1}", "sampling.max_tokens=4")
@@ -91,7 +94,7 @@ def test_other_positions_are_only_noted_where_that_was_asked_for(tmp_path: Path)
 
 def test_an_engine_with_wrong_tables_takes_no_new_weights(tmp_path: Path) -> None:
     engine = started(tmp_path).components.engine
-    with shift_tables(engine), pytest.raises(WeightsError, match="the engine turns heads at"):
+    with shift_tables(engine), pytest.raises(WeightsError, match="the engine rotates queries and keys at"):
         engine.load_weights(1, engine.live_weights())
     assert engine.version == 0
 

@@ -209,7 +209,7 @@ class EmbeddedEngine:
         return self._pause(lambda: fingerprint_of(self.model.state_dict()))
 
     def check_rotation(self, model: Any) -> None:
-        """Refuse if this engine turns heads otherwise than the trainer's `model` at some position."""
+        """Refuse if this engine rotates queries and keys otherwise than the trainer's `model` anywhere."""
         runner = self._core.runner
         if not runner.store.positions.is_kept:
             return

@@ -19,7 +19,7 @@ _ADVICE = 'it reads positions wrongly. Start again; if this repeats, set engine.
 
 
 def check_rotation(forward: ForwardPass, engine_model: Any, trainer_model: Any, num_positions: int) -> None:
-    """Refuse an engine that would turn heads at these positions otherwise than the trainer's model."""
+    """Refuse an engine that rotates queries and keys otherwise than the trainer's model."""
     own, theirs = engine_model.get_decoder(), trainer_model.get_decoder()
     if not _is_fixed(own):
         return
@@ -61,6 +61,6 @@ def _compare_tables(tables: Rotation, rotary: Any, num_positions: int) -> None:
     if wrong.any():
         first = int(wrong.nonzero()[0, 0])
         raise WeightsError(
-            f"the engine turns heads at {int(wrong.sum())} of {num_positions} positions (from {first} on) "
-            f"otherwise than the trainer's model: {_ADVICE}"
+            f"the engine rotates queries and keys at {int(wrong.sum())} of {num_positions} positions "
+            f"(from {first} on) by other angles than the trainer's model: {_ADVICE}"
         )

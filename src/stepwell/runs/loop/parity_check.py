@@ -1,10 +1,11 @@
 """Compares engine and trainer on fresh samples in every update; what is not rounding stops the run.
 
-Four questions are asked before any weight changes. Three have exact answers:
+Four questions are asked before any weight changes. Three have exact answers, the second and third only
+where the engine runs on a CPU (`engines/position_log.py`):
 
     weights      does the engine still hold what was published?        fingerprints (`engines/weights.py`)
     positions    did it read every token where the trainer reads it?   marks (`training/position_check.py`)
-    rotation     does it make the same of a position?                  tables (`engines/rotation_check.py`)
+    rotation     does it rotate by the same angles there?              tables (`engines/rotation_check.py`)
 
 Does it then compute as the trainer does? The logprobs of the samples tell, as far as rounding allows
 (`engines/parity.py`).
