@@ -18,6 +18,7 @@ from stepwell.config.schema import walk_settings
 from stepwell.config.training import TrainConfig
 from stepwell.config.writing import format_toml
 from stepwell.core import ConfigError
+from stepwell.runs.build.recipe import resolve_recipe
 
 
 def file_with(folder: Path, text: str) -> Path:
@@ -66,6 +67,15 @@ def test_an_override_is_a_toml_value_or_else_text(text: str, value: Any) -> None
 def test_where_text_is_wanted_what_was_typed_is_the_text() -> None:
     config = load_config(None, ["name=7", "policy.device=cuda:0", "env.name=gymnasium:CartPole-v1"])
     assert (config.name, config.policy.device, config.env.name) == ("7", "cuda:0", "gymnasium:CartPole-v1")
+
+
+def test_another_recipe_leaves_the_arguments_of_the_files_recipe_behind(tmp_path: Path) -> None:
+    settings = 'name = "steppo"\ncredit = { lam = 0.9 }\nloss = { clip_low = 0.1 }\n'
+    file = file_with(tmp_path, f"[recipe]\n{settings}")
+    assert load_config(file, ["recipe.name=steppo"]).recipe.credit == {"lam": 0.9}
+    other = load_config(file, ["recipe.credit.eps=1e-3", "recipe.name=grpo"]).recipe
+    assert other.name == "grpo" and other.credit == {"eps": 1e-3} and other.loss == {}
+    resolve_recipe(load_config("demo", ["recipe.name=grpo"]).recipe)  # refuses arguments it does not take
 
 
 def test_none_takes_a_setting_back(tmp_path: Path) -> None:

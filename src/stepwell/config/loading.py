@@ -8,6 +8,9 @@ Values of overrides are TOML (`3e-4`, `true`, `[1, 2]`, `"text"`). What is not T
 `cuda:0`), and `none` sets a setting to None if it may be None. An error names the dotted path, what is
 allowed, the name that was probably meant, and the place: the line of the file or the override.
 
+The tables `recipe.credit` and `recipe.loss` of a source hold arguments of that source's recipe. An override
+of `recipe.name` that chooses another recipe leaves them behind; those given as overrides count.
+
 Only what the models know is checked here. Whether an environment has an option, or a recipe exists, is
 checked when they are built, with messages of the same form.
 """
@@ -39,6 +42,7 @@ __all__ = ["dump_config", "load_config", "parse_options"]
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
 _ENTRY = re.compile(r"\s*([A-Za-z0-9_\"'.\s-]+?)\s*=")
 _RUN_FILE = "config.toml"
+_RECIPE = "recipe.name="
 
 
 @dataclass(slots=True)
@@ -63,6 +67,7 @@ def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = 
         source = _Source() if path is None else _read_source(path)
     problems: list[str] = []
     names = list(source.names)
+    _leave_recipe_tables(source.values, overrides)
     for text in overrides:
         try:
             key, value = _parse_override(text)
@@ -80,6 +85,15 @@ def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = 
         raise ConfigError(_list_problems(source.name, problems))
     warn_of_old_names(names, f"{source.name}: " if source.name else "")
     return config
+
+
+def _leave_recipe_tables(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Drop the arguments of the source's recipe where the overrides choose another one."""
+    chosen = [text.partition("=")[2].strip() for text in overrides if text.startswith(_RECIPE)]
+    recipe = values.get("recipe")
+    if chosen and isinstance(recipe, dict) and _parse_value(chosen[-1]) != recipe.get("name"):
+        for table in ("credit", "loss"):
+            recipe.pop(table, None)
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
