@@ -9,7 +9,7 @@ Invariants
 * The ids are those of encoding the whole at once. A token is cut at only if that holds for it: no
   blanks around it are swallowed, no normalizer changes it, no other token overlaps its beginning.
 * If a tokenizer does not list its special tokens, texts are not split.
-* At most `_REMEMBERED` pieces are kept, and none that is longer than `_LONGEST_REMEMBERED`.
+* At most `_REMEMBERED` pieces and as many lines are kept, and none that is longer than `_LONGEST_REMEMBERED`.
 * Encoding a long text does not block other threads.
 """
 
@@ -37,13 +37,16 @@ class PieceEncoder:
         self._cut = re.compile("|".join(map(re.escape, cuts))) if cuts else None
         self._cuts = tuple(cuts)
         direct = _choose_encoder(tokenizer, whole)
-        remembered = lru_cache(maxsize=_REMEMBERED)(lambda text: tuple(direct(text)))
-        self._remembered: Callable[[str], Sequence[int]] = lambda text: (
-            direct(text) if len(text) > _LONGEST_REMEMBERED else remembered(text)
+        remember_piece = lru_cache(maxsize=_REMEMBERED)(lambda text: tuple(self._encode_lines(text)))
+        self._direct = direct
+        self._remember_line = lru_cache(maxsize=_REMEMBERED)(lambda text: tuple(direct(text)))
+        self._encode_piece: Callable[[str], Sequence[int]] = lambda text: (
+            direct(text) if len(text) > _LONGEST_REMEMBERED else remember_piece(text)
         )
         self._has_line_cuts = direct is not whole and can_encode_lines_alone(tokenizer)
         if not all(self.encode(text) == whole(text) for text in _list_probe_texts(cuts)):
             self._cut, self._cuts, self._has_line_cuts = None, (), False
+            remember_piece.cache_clear()
 
     def encode(self, text: str) -> list[int]:
         """Ids of a whole document."""
@@ -58,10 +61,10 @@ class PieceEncoder:
         ids += self._encode_piece(text[start:])
         return ids
 
-    def _encode_piece(self, text: str) -> Sequence[int]:
-        if not self._has_line_cuts or len(text) > _LONGEST_REMEMBERED:
-            return self._remembered(text)
-        return [token for line in LINE_END.split(text) for token in self._remembered(line)]
+    def _encode_lines(self, text: str) -> Sequence[int]:
+        if not self._has_line_cuts:
+            return self._direct(text)
+        return [token for line in LINE_END.split(text) for token in self._remember_line(line)]
 
     def starts_at_cut(self, text: str) -> bool:
         """Whether `text` begins with a special token, so that nothing before it matters."""
