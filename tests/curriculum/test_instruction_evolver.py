@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.core import Task
+from stepwell.core import UNCHECKED_TAG, Task
 from stepwell.curriculum import DroppedTask, PhaseRequest, PhaseResults, SourcedTask
 from stepwell.curriculum.instruction_evolver import INFEASIBLE, NO_CHECKER, InstructionEvolver
 from stepwell.curriculum.instruction_prompts import (
@@ -89,3 +90,34 @@ def test_only_marked_replies_count() -> None:
     assert read_instructions("<task> a\n b</task> c <TASK>a b</TASK><task> </task>") == ["a b"]
     assert read_feasibility("YES") is None
     assert read_feasibility("<answer>yes</answer> no: <answer> NO. </answer>") is False
+
+
+def test_with_a_judge_tasks_without_a_checker_are_kept_one_family_in_a_prompt() -> None:
+    def make_free(parent: Task, instruction: str) -> Task | None:
+        if instruction.startswith("sing"):
+            return Task("lake", {"sing": instruction}, instruction, tags=(UNCHECKED_TAG,))
+        return make_task(parent, instruction)
+
+    def name_family(task: Task) -> str:
+        return "even" if int(task.instruction.split()[-1]) % 2 == 0 else "odd"
+
+    writer = Writer()
+    evolver = InstructionEvolver(writer, make_free, "a lake", allows_unchecked=True, name_family=name_family)
+    made = list(islice(evolver(make_request()), 9))
+    kept = [each for each in made if isinstance(each, SourcedTask)]
+    assert {each.task.instruction.split()[0] for each in kept} == {"cross", "sing"}
+    assert {each.task.has_checker for each in kept} == {True, False}
+    for asked in writer.asked:
+        if "<answer>" not in asked[0]["content"]:
+            numbers = {
+                int(n) % 2
+                for n in re.findall(r"cross lake (\d)$", asked[1]["content"].partition("It can")[0], re.M)
+            }
+            assert len(numbers) == 1
+            family = "odd" if 1 in numbers else "even"
+            assert f"belong to: {family}" in asked[0]["content"]
+    strict = list(islice(InstructionEvolver(Writer(), make_free, "a lake")(make_request()), 9))
+    reasons = {
+        each.made.task.instruction.split()[0]: each.reason for each in strict if isinstance(each, DroppedTask)
+    }
+    assert reasons == {"fly": INFEASIBLE, "sing": NO_CHECKER}

@@ -47,13 +47,14 @@ from stepwell.core.step import (
     TokenAction,
     TokenState,
 )
-from stepwell.core.task import Split, Task, TaskRelation
+from stepwell.core.task import UNCHECKED_TAG, Split, Task, TaskRelation
 from stepwell.core.tools import ToolCall, ToolSchema, draw_random_call, find_call_problem, read_call
 from stepwell.core.trajectory import Status, Trajectory, select_trainable
 from stepwell.core.versions import VersionSpan
 
 __all__ = [
     "JSON",
+    "UNCHECKED_TAG",
     "Action",
     "ActionSpace",
     "AgentError",

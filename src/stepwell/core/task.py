@@ -13,6 +13,8 @@ from stepwell.core.errors import InputError
 from stepwell.core.ids import hash_content
 from stepwell.core.step import JSON
 
+UNCHECKED_TAG = "unchecked"
+
 
 class Split(StrEnum):
     """The split of a task."""
@@ -33,6 +35,8 @@ class TaskRelation(StrEnum):
 class Task:
     """One task of one environment.
 
+    The tag `unchecked` says that its environment cannot tell whether it was done: only a judge can.
+
     >>> Task("frozenlake", {"board": "SF/FG"}).id == Task("frozenlake", {"board": "SF/FG"}, seed=9).id
     True
     """
@@ -48,6 +52,11 @@ class Task:
         if not self.env:
             raise InputError("task.env is empty; name the environment the task belongs to")
         object.__setattr__(self, "id", hash_content([self.env, self.content, self.instruction]))
+
+    @property
+    def has_checker(self) -> bool:
+        """Whether its environment can tell when it is done."""
+        return UNCHECKED_TAG not in self.tags
 
     def split(self, held_out_share: float = 0.1) -> Split:
         """The split of this content: the same on every machine and in every run."""

@@ -11,6 +11,7 @@ from stepwell.core import JSON, Outcome, Status, Trajectory
 from stepwell.core.errors import InputError
 
 KEEP_TAG = "keep"  # a trajectory with this tag is never removed by `gc`
+UNJUDGED_TAG = "unjudged"  # one that waits for its outcome
 _MAX_NAME = 500
 
 

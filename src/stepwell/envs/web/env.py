@@ -6,7 +6,8 @@
                                 └─► driver.act
 
 A reply that is not an action, or an action that cannot be done, costs a turn; the notice says why. The
-reward is the judge's (0 to 1) at the exit, and nothing before it; an episode without an exit fails. Where a
+reward is the judge's (0 to 1) at the exit, and nothing before it; an episode without an exit fails. A task
+without a checker ends with 0 until a judge of outcomes decides. Where a
 page ends a task by itself (`has_ended` of the source), that is the exit. A
 browser that dies or a start page that does not answer raises `EnvError`: the episode is a fault of the
 system and never trained on.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 from stepwell.config.base import Settings
 from stepwell.core import (
     JSON,
+    UNCHECKED_TAG,
     ActionSpace,
     EnvDescription,
     EnvError,
@@ -49,7 +51,7 @@ from stepwell.envs.web.observation import count_tokens, write_observation
 from stepwell.envs.web.options import WebOptions
 from stepwell.envs.web.page import PageView
 from stepwell.envs.web.short_page import shorten_page
-from stepwell.envs.web.sources import SOURCES, TaskSource, TaskStart, open_source
+from stepwell.envs.web.sources import SOURCES, TaskSource, TaskStart, find_source_type, open_source
 
 if TYPE_CHECKING:
     from stepwell.envs.web.chromium import ChromiumDriver
@@ -68,6 +70,7 @@ class WebEnv(Env):
 
     def __init__(self, options: Settings | None = None) -> None:
         super().__init__(options)
+        self.has_oracle = getattr(find_source_type(self.options.source), "has_oracle", True)  # type: ignore[misc]
         self._source: TaskSource | None = None
         self._source_name = ""
         self._driver: PageDriver | None = None
@@ -109,7 +112,7 @@ class WebEnv(Env):
         """The task that the source makes of a seed; all splits but `train` that it names are held out."""
         source = open_source(options.source, options)
         content = {"source": options.source, **source.make_content(options, seed)}
-        return _make_split_task(cls.name, content, seed)
+        return _make_source_task(cls.name, options, content, seed)
 
     @classmethod
     def make_variant(
@@ -118,24 +121,26 @@ class WebEnv(Env):
         """A variant that the source makes, where it can."""
         make = getattr(open_source(str(task.content["source"]), options), "make_variant", None)
         content = None if make is None else make(options, task.content, relation, rng)
-        return None if content is None else _make_split_task(cls.name, content, task.seed)
+        return None if content is None else _make_source_task(cls.name, options, content, task.seed)
 
     @classmethod
     def read_instruction(cls, options: Any, parent: Task, instruction: str) -> Task | None:
         """The task that the source reads from an instruction, where it can."""
         read = getattr(open_source(str(parent.content["source"]), options), "read_instruction", None)
         content = None if read is None else read(options, parent.content, instruction)
-        return None if content is None else _make_split_task(cls.name, content, parent.seed)
+        return None if content is None else _make_source_task(cls.name, options, content, parent.seed)
 
     @classmethod
     def name_family(cls, task: Task) -> str:
         """The site, where there are several; else the source."""
-        return str(task.content.get("site") or task.content["source"])
+        name = str(task.content["source"])
+        own = getattr(find_source_type(name), "name_family", None)
+        return str(task.content.get("site") or (name if own is None else own(task.content)))
 
     @classmethod
     def count_requirements(cls, task: Task) -> int | None:
         """The values that the instruction of a task of our own sites names."""
-        if task.content["source"] != "sites":
+        if task.content["source"] != "sites" or not task.has_checker:
             return None
         from stepwell.envs.web.sites.tasks import count_named_values  # other sources do without the sites
 
@@ -149,6 +154,8 @@ class WebEnv(Env):
         if self._source is None or self._source_name != name:
             self.close()
             self._source, self._source_name = open_source(str(name), self.options), str(name)
+        if task.has_checker and not _find_checker(task.content):
+            raise InputError(f"task {task.id} has no checker; mark it with the tag {UNCHECKED_TAG!r}")
         start = self._source.start(task.content)
         self._driver = self._make_driver(start)
         self._view = self._driver.open(
@@ -183,7 +190,7 @@ class WebEnv(Env):
             has_ended = getattr(self._source, "has_ended", None)
             if has_ended is None or not has_ended(view):
                 return Effect()
-        score = self._source.judge(view, driver, parsed.argument)
+        score = self._source.judge(view, driver, parsed.argument) or 0.0
         return Effect(score, terminated=True, success=score >= 1.0)
 
     def observe(self) -> Observation:
@@ -314,8 +321,16 @@ def _is_chromium(driver: PageDriver | None) -> TypeGuard[ChromiumDriver]:
     return chromium is not None and isinstance(driver, chromium.ChromiumDriver)
 
 
-def _make_split_task(name: str, content: dict[str, JSON], seed: int) -> Task:
-    task = Task(name, content, str(content.get("instruction", "")), seed=seed)
+def _find_checker(content: Mapping[str, Any]) -> bool:
+    """Whether the source of a content can judge its task."""
+    has_checker = getattr(find_source_type(str(content["source"])), "has_checker", None)
+    return has_checker is None or bool(has_checker(content))
+
+
+def _make_source_task(name: str, options: Any, content: dict[str, JSON], seed: int) -> Task:
+    """The task of a content, of the split that its source says, and marked if its source cannot judge it."""
+    tags = () if _find_checker(content) else (UNCHECKED_TAG,)
+    task = Task(name, content, str(content.get("instruction", "")), seed=seed, tags=tags)
     if "split" not in content:
         return task
     return assign_split(task, Split.TRAIN if content["split"] == Split.TRAIN else Split.HELD_OUT)

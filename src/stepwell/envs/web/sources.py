@@ -6,13 +6,16 @@ tasks) is shared inside the source's own module.
 
     make_content   options, seed -> content        pure: the same on every machine
     start          content -> TaskStart            a fresh state of the sites for one episode
-    judge          view, driver, answer -> float   1 solved, 0 not; asked once, when the agent exits
+    judge          view, driver, answer -> float   1 solved, 0 not; asked once, when the agent exits. None
+                   if the task has no checker: a judge of outcomes decides later
     plan           content -> view -> WebAction    the scripted oracle; from what is seen alone
     close          the episode is over
 
 A source may also have `make_variant(options, content, relation, rng)`, a task made from another one,
-`read_instruction(options, content, instruction)`, the task that free words stand for, and `has_ended(view)`,
-whether the page itself has ended the task: it is judged then, without an exit.
+`read_instruction(options, content, instruction)`, the task that free words stand for,
+`has_checker(content)`, whether it can judge that task, `has_oracle` (False: no task has a script),
+`name_family(content)`, under which name results are counted, and `has_ended(view)`, whether the page itself
+has ended the task: it is judged then, without an exit.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from stepwell.core import JSON, ConfigError
 from stepwell.envs.web.actions import WebAction
@@ -65,7 +68,7 @@ class TaskSource(Protocol):
     def start(self, content: Mapping[str, Any]) -> TaskStart:
         """Begin an episode; what an earlier one left is released."""
 
-    def judge(self, view: PageView, driver: PageDriver, answer: str) -> float:
+    def judge(self, view: PageView, driver: PageDriver, answer: str) -> float | None:
         """How well the started task was done (0 to 1), asked when the agent exits with `answer`."""
 
     def plan(self, content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:
@@ -77,9 +80,14 @@ class TaskSource(Protocol):
 
 def open_source(name: str, options: Any = None) -> TaskSource:
     """The source of a name, imported now, with its part of the environment's options."""
+    own = getattr(options, "source_options", {}).get(name)
+    make = find_source_type(name)
+    return make() if own is None else make(own)
+
+
+def find_source_type(name: str) -> Callable[..., TaskSource]:
+    """The class of a source, imported now."""
     if name not in SOURCES:
         raise ConfigError(f"env.options.source of web is one of {', '.join(SOURCES)}, not {name!r}")
     module, _, kind = SOURCES[name].partition(":")
-    own = getattr(options, "source_options", {}).get(name)
-    make: Callable[..., TaskSource] = getattr(import_module(module), kind)
-    return make() if own is None else make(own)
+    return cast("Callable[..., TaskSource]", getattr(import_module(module), kind))

@@ -17,8 +17,10 @@ class CheckerJudge:
     source = OutcomeSource.CHECKER
 
     def judge(self, trajectories: Sequence[Trajectory]) -> list[float | None]:
-        """1 where the environment said success."""
-        return [float(trajectory.status is Status.SUCCESS) for trajectory in trajectories]
+        """1 where the environment said success; None for a task that it cannot judge."""
+        return [
+            float(each.status is Status.SUCCESS) if each.task.has_checker else None for each in trajectories
+        ]
 
 
 def build_judge(config: OutcomeConfig) -> OutcomeJudge | None:

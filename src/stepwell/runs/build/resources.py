@@ -122,7 +122,26 @@ class RunResources:
                 f"{env.name} with these env.options has no {split.value} task: change "
                 f"env.held_out_share ({env.held_out_share}) or allow more variety"
             )
+        self._check_judged(tasks, split)
         return tasks
+
+    def _check_judged(self, tasks: list[Task], split: Split) -> None:
+        """Refuse tasks that nobody would judge."""
+        first = next((task for task in tasks if not task.has_checker), None)
+        if first is None:
+            return
+        which = f"{split.value} tasks of {self.config.env.name}"
+        found = f"{which} have no checker, such as {first.instruction!r:.80}"
+        if split is Split.HELD_OUT:
+            raise ConfigError(
+                f"{found}. Held-out tasks are always judged by checkers: evaluate on tasks that have one, or "
+                "set eval.num_tasks=0"
+            )
+        if self.config.offline.pool is None and not self.config.outcome.is_judged:
+            raise ConfigError(
+                f"{found}. So nobody could tell whether they are done: set outcome.judge to model:DIR (of "
+                "`stepwell orm train`) or endpoint:NAME (docs/judging.md)"
+            )
 
 
 def close_built(owner: object, *names: str) -> None:

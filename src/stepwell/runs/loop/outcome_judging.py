@@ -9,7 +9,8 @@ Invariants
 * No episode is learnt from without this judge's outcome (nor a sibling of one, where siblings are compared).
   If a judge answers nothing at all, the run stops with an error, and `--resume` asks again.
 * The checker's verdict stays in `Trajectory.status`. How often the judge differs from it is a figure of every
-  update. Tasks without a checker end as failures, so these figures mean nothing there.
+  update. Tasks without a checker do not count there: they end as failures whatever was done.
+* Tasks without a checker are judged from the first update on, whatever `from_update`.
 * An episode that has an outcome already, because its run was resumed, is not judged again.
 """
 
@@ -20,19 +21,17 @@ from dataclasses import dataclass, field
 
 from stepwell.core import ConfigError, InfraError, Outcome, Status, Trajectory
 from stepwell.pool import Pool
+from stepwell.pool.results import KEEP_TAG, UNJUDGED_TAG
 from stepwell.rewards.outcome_model.judges import OutcomeJudge
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.outcome_judges import build_judge
+from stepwell.runs.build.phases import find_phase_length
 from stepwell.runs.loop.sources import Batch
-from stepwell.runs.loop.task_feeds import find_phase_length
-
-UNJUDGED_TAG = "unjudged"
-_KEEP_TAG = "keep"  # the pool never removes a trajectory with it
 
 
 @dataclass(eq=False)
 class OutcomeJudging:
-    """Judges the episodes of updates from `from_update` on."""
+    """Judges the episodes of updates from `from_update` on; earlier ones only where there is no checker."""
 
     judge: OutcomeJudge
     pool: Pool
@@ -43,10 +42,10 @@ class OutcomeJudging:
 
     def judge_batch(self, update: int, batch: Batch) -> dict[str, float]:
         """Give the batch its outcomes; what has none leaves it. Returns figures of the judge."""
-        if update < self.from_update:
-            return {}
         waited, fresh = self.waiting, batch.trajectories
-        self._assign_outcomes([each for each in (*waited, *fresh) if each.outcome is None])
+        if not any(self._is_judged(update, each) for each in (*waited, *fresh)):
+            return {}
+        self._assign_outcomes(self._list_unjudged(update, [*waited, *fresh]))
         ready = self._hold_back(update, [*waited, *fresh])
         late = {each.id for each in waited}
         batch.is_mixed = batch.is_mixed or any(each.id in late for each in ready)
@@ -61,6 +60,12 @@ class OutcomeJudging:
         """Continue with the episodes of a checkpoint."""
         self.waiting = [self.pool.get(id).trajectory for id in ids]
 
+    def _is_judged(self, update: int, trajectory: Trajectory) -> bool:
+        return update >= self.from_update or not trajectory.task.has_checker
+
+    def _list_unjudged(self, update: int, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        return [each for each in trajectories if each.outcome is None and self._is_judged(update, each)]
+
     def _assign_outcomes(self, trajectories: Sequence[Trajectory]) -> None:
         if not trajectories:
             return
@@ -72,18 +77,17 @@ class OutcomeJudging:
 
     def _hold_back(self, update: int, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """The episodes that can be learnt from; the others wait."""
-        groups = {each.group or each.id for each in trajectories if each.outcome is None}
+        held = self._list_unjudged(update, trajectories)
         if self.compares_siblings:
+            groups = {each.group or each.id for each in held}
             held = [each for each in trajectories if (each.group or each.id) in groups]
-        else:
-            held = [each for each in trajectories if each.outcome is None]
         before, now = set(self.list_waiting()), {each.id for each in held}
         if new := sorted(now - before):
             self.pool.tag(new, UNJUDGED_TAG)
-            self.pool.tag(new, _KEEP_TAG)
+            self.pool.tag(new, KEEP_TAG)
         if over := sorted(before - now):
             self.pool.untag(over, UNJUDGED_TAG)
-            self.pool.untag(over, _KEEP_TAG)
+            self.pool.untag(over, KEEP_TAG)
         self.waiting = held
         if len(held) == len(trajectories):
             raise InfraError(
@@ -107,7 +111,7 @@ def measure_agreement(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     pairs = [
         (each.is_success, each.status is Status.SUCCESS)
         for each in trajectories
-        if each.outcome is not None and each.status is not Status.INFRA_ERROR
+        if each.outcome is not None and each.status is not Status.INFRA_ERROR and each.task.has_checker
     ]
     if not pairs:
         return {}

@@ -12,6 +12,7 @@ from stepwell.envs.base import Env
 from stepwell.envs.registry import find_env_type
 from stepwell.pool import Filter
 from stepwell.runs.build.components import Components
+from stepwell.runs.build.phases import find_phase_length
 from stepwell.runs.loop import replay, task_feeds
 
 
@@ -19,7 +20,7 @@ def report_phase(
     components: Components, folder: Path, run: str, update: int, note: Callable[[str], None]
 ) -> None:
     """Report the phase of this update, its last so far. Does nothing in a run without phases."""
-    length = task_feeds.find_phase_length(components.config, components.recipe)
+    length = find_phase_length(components.config, components.recipe)
     if length is None or update == 0:
         return
     phase = (update - 1) // length + 1

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 
 from stepwell.core import EncodingError
 from stepwell.core.disk import atomic_write
-from stepwell.runs.loop.task_feeds import find_phase_length
+from stepwell.runs.build.phases import find_phase_length
 
 if TYPE_CHECKING:
     from stepwell.policies.causal_lm import CausalLMPolicy

@@ -19,7 +19,8 @@ from stepwell.core import ConfigError
 from stepwell.curriculum import PerplexityBand, ReplayBuffer, ScoreFiles
 from stepwell.pool import TrajectorySummary
 from stepwell.runs.build.components import Components
-from stepwell.runs.loop.task_feeds import find_group_size, find_phase_length, find_update
+from stepwell.runs.build.phases import find_phase_length
+from stepwell.runs.loop.task_feeds import find_group_size, find_update
 
 FOLDER = "replay"
 

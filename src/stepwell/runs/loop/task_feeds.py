@@ -29,32 +29,13 @@ from stepwell.curriculum.phases import take_fresh_tasks
 from stepwell.envs.base import Env
 from stepwell.envs.registry import find_env_type, read_options
 from stepwell.pool import Channel, Filter, TrajectorySummary
-from stepwell.pool.results import KEEP_TAG
+from stepwell.pool.results import KEEP_TAG, UNJUDGED_TAG
 from stepwell.runs.build.components import Components
+from stepwell.runs.build.phases import choose_generator, find_phase_length
 from stepwell.runs.loop.task_endpoint import TaskEndpoint
 from stepwell.runs.loop.task_screen import OracleScreen
 
 FOLDER = "tasks"
-NUM_PHASES, NUM_TINY_PHASES = 8, 4
-
-
-def find_phase_length(config: RunConfig, recipe: Recipe) -> int | None:
-    """Updates of one phase; None: the run has no phases."""
-    phases = config.curriculum
-    if config.offline.pool is not None or phases.enabled is False:
-        return None
-    if phases.updates_per_phase is not None:
-        return phases.updates_per_phase
-    if not (phases.enabled or phases.num_phases or recipe.curriculum):
-        return None
-    count = phases.num_phases or (NUM_TINY_PHASES if config.policy.model.startswith("tiny") else NUM_PHASES)
-    return max(1, -(-config.train.num_updates // count))
-
-
-def find_phase_end(config: RunConfig, recipe: Recipe, update: int) -> int | None:
-    """The last update of the phase of an update; None without phases."""
-    length = find_phase_length(config, recipe)
-    return None if length is None else -(-max(update, 1) // length) * length
 
 
 def build_feed(
@@ -83,7 +64,11 @@ def build_feed(
         held_out_share=config.env.held_out_share,
         read_results=read_results,
         note=note,
-        screen=OracleScreen(components) if name in ("evolve", "endpoint") else None,
+        screen=(
+            OracleScreen(components, needs_oracle=name == "evolve")
+            if name in ("evolve", "endpoint")
+            else None
+        ),
         max_tries=curriculum.max_tries,
         tasks_per_phase=curriculum.tasks_per_phase,
     )
@@ -92,9 +77,13 @@ def build_feed(
 def read_phase_results(
     components: Components, run: str, updates: range, played: Sequence[Task]
 ) -> PhaseResults:
-    """What became of tasks in these updates, as far as their episodes have ended."""
+    """What became of tasks in these updates, as far as their episodes have ended and are judged."""
     solved: dict[str, bool] = {}
+    unchecked = {task.id for task in played if not task.has_checker}
     for entry in find_played(components, run, updates):
+        is_unjudged = entry.task_id in unchecked or UNJUDGED_TAG in entry.tags
+        if entry.outcome is None and is_unjudged:
+            continue
         solved[entry.task_id] = solved.get(entry.task_id, False) or entry.is_success
     return PhaseResults(
         tuple(task for task in played if solved.get(task.id) is True),
@@ -136,33 +125,6 @@ def find_group_size(config: RunConfig, recipe: Recipe) -> int:
     return config.train.group_size if recipe.needs_groups else 1
 
 
-def choose_generator(config: RunConfig, recipe: Recipe) -> str:
-    """The name of what makes the tasks of a phase."""
-    wanted, can_evolve = config.curriculum.generator, overrides(config, "make_variant")
-    if wanted == "evolve" and not can_evolve:
-        raise ConfigError(
-            f"curriculum.generator: {config.env.name} has no variants of its tasks; define "
-            "make_variant (docs/curriculum.md), or write a generator of your own"
-        )
-    if wanted == "endpoint" and not overrides(config, "read_instruction"):
-        raise ConfigError(
-            f"curriculum.generator: {config.env.name} cannot make a task from an instruction; define "
-            "read_instruction (docs/curriculum.md), or write a generator of your own"
-        )
-    return wanted or ("evolve" if recipe.curriculum and can_evolve else "fresh")
-
-
-def overrides(config: RunConfig, method: str) -> bool:
-    """Whether the environment of a run has its own version of a class method of `Env`."""
-    if config.own_agent.tasks is not None:
-        return False
-    kind = find_env_type(config.env.name)
-    if not issubclass(kind, Env):
-        return False
-    own, base = getattr(kind, method), getattr(Env, method)
-    return own.__func__ is not base.__func__
-
-
 def find_generator(name: str, components: Components) -> TaskGenerator:
     """A generator by its name in settings."""
     if name == "fresh":
@@ -192,7 +154,14 @@ def _build_evolver(name: str, components: Components) -> TaskGenerator:
     if name == "evolve":
         return TaskEvolver(make_variant)
     endpoint, guide = config.curriculum.endpoint, components.envs.envs[0].description.guide
-    return InstructionEvolver(TaskEndpoint(endpoint), make_task, guide, endpoint.prompt)
+    return InstructionEvolver(
+        TaskEndpoint(endpoint),
+        make_task,
+        guide,
+        endpoint.prompt,
+        allows_unchecked=config.outcome.is_judged,
+        name_family=env_type.name_family,
+    )
 
 
 def find_update(group: str, config: RunConfig, group_size: int) -> int:

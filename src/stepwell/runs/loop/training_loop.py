@@ -41,6 +41,7 @@ from stepwell.curriculum import TaskFeed
 from stepwell.monitors import LogEntry, Monitor
 from stepwell.monitors.timeline import write_timeline
 from stepwell.runs.build.components import Components
+from stepwell.runs.build.phases import find_phase_end
 from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.evaluation.replays import save_run_replays
@@ -64,7 +65,7 @@ from stepwell.runs.loop.run_clock import RunClock, is_multiple, measure_times
 from stepwell.runs.loop.source_choice import choose_source
 from stepwell.runs.loop.sources import Source
 from stepwell.runs.loop.success_guard import guard_success
-from stepwell.runs.loop.task_feeds import build_feed, find_phase_end
+from stepwell.runs.loop.task_feeds import build_feed
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
 

@@ -5,7 +5,8 @@ environment's checker said when the episode ended: `Status.SUCCESS` is a YES, ev
 a NO. Outcomes that somebody judged later are not truth here.
 
 Invariants
-* Episodes that the system ended (`infra_error`), open ones and those without a step are left out.
+* Episodes that the system ended (`infra_error`), open ones and those without a step are left out, and those
+  of tasks without a checker.
 * All roll-outs of a task are on the same side of the split, which depends on the task's content alone.
 """
 
@@ -58,11 +59,13 @@ def read_rollouts(
     for source in sources:
         with open_source(source) as pool:
             for trajectory in iter_judgeable(pool, channel=channel, tags=tags):
-                label = trajectory.status is Status.SUCCESS
-                found.setdefault(trajectory.id, LabelledRollout(trajectory, label))
+                if trajectory.task.has_checker:
+                    label = trajectory.status is Status.SUCCESS
+                    found.setdefault(trajectory.id, LabelledRollout(trajectory, label))
     if not found:
         raise ConfigError(
-            f"no finished episode with steps in {', '.join(sources)}; `stepwell pool ls` shows them"
+            f"no finished episode with steps and a checker's verdict in {', '.join(sources)}; "
+            "`stepwell pool ls` shows them"
         )
     return list(found.values())
 

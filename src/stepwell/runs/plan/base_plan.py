@@ -8,6 +8,7 @@ from pathlib import Path
 from stepwell.core import Split, Status, Task, Trajectory
 from stepwell.data.rows import read_rows
 from stepwell.runs.build.components import HELD_OUT_SEED, Components
+from stepwell.runs.build.phases import choose_generator, find_phase_length
 from stepwell.runs.build.warm_starts import NO_DEMOS, describe_goal, has_goal
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.task_count import TaskCount
@@ -51,6 +52,16 @@ class BasePlan:
         if recipe.needs_groups and train.group_size == 1:
             self.warnings.append(
                 f"recipe {recipe.name} compares siblings, and train.group_size is 1: every advantage is 0"
+            )
+        if recipe.loss.name == "webrl_loss" and recipe.kl is not None:
+            self.warnings.append(
+                "the loss of webrl holds the policy to its reference (recipe.loss.beta), and recipe.kl_coef "
+                "adds a second KL term: set recipe.kl_coef=0"
+            )
+        if recipe.curriculum and train.group_size > 1:
+            self.warnings.append(
+                f"recipe {recipe.name} plays a task once, and train.group_size is {train.group_size}: set "
+                "train.group_size=1, and train.tasks_per_update to as many more"
             )
         if train.minibatches > train.tasks_per_update:
             self.warnings.append(
@@ -129,6 +140,21 @@ class BasePlan:
             "the run", f"{' or '.join(limits)}, whichever comes first" if limits[1:] else limits[0]
         )
         yield format_line("", f"evaluated {often}before and after, {episodes} episodes each")
+        yield from self._phase_lines()
+
+    def _phase_lines(self) -> Iterator[str]:
+        """The phases of the curriculum, if there are some."""
+        config, train = self.config, self.config.train
+        length = find_phase_length(config, self.recipe)
+        if length is None:
+            return
+        count = -(-train.num_updates // length)
+        num_tasks = config.curriculum.tasks_per_phase or train.tasks_per_update * length
+        yield format_line(
+            "phases",
+            f"{count} of {format_count(length, 'update')}, {num_tasks} tasks each; new tasks: "
+            f"{choose_generator(config, self.recipe)}",
+        )
 
     def _warm_up(self, count: int) -> str:
         warm = self.config.warm_start

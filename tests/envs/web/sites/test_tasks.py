@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.core import InputError, TaskRelation
+from stepwell.core import InputError, Split, TaskRelation
+from stepwell.envs import make_env
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.light import LightDriver
 from stepwell.envs.web.options import WebOptions
@@ -195,6 +196,27 @@ def test_an_instruction_is_read_as_a_task_of_the_kinds_and_templates_that_the_op
     assert [found and found["template"] for found in (read(), read(kinds=("information",)))] == [name, name]
     assert read(kinds=("navigation", "content")) is None
     assert read(templates=("shop.subscribe",)) is None
+
+
+def test_an_instruction_in_free_words_begins_at_the_site_and_has_no_checker() -> None:
+    with make_env("web", {"sites": ["forum"], "size": "tiny"}) as env:
+        parent = env.make_task(env.options, 0)
+        task = env.read_instruction(env.options, parent, "Thank somebody for a  post")
+        assert not task.has_checker and task.instruction == "Thank somebody for a post"
+        assert task.split(0.2) is Split.TRAIN and env.name_family(task) == "forum"
+        assert env.count_requirements(task) is None
+        assert env.make_variant(env.options, task, TaskRelation.SIBLING, random.Random(0)) is None
+        first, _ = env.reset(options={"task": task})
+        assert "forum.localhost" in first.text and "Log out" in first.text
+        _, reward, terminated, _, _ = env.step(['exit(message="done")'])
+        assert (reward, terminated) == (0.0, True)
+
+
+def test_words_of_a_held_out_template_are_no_task() -> None:
+    source, options = SitesSource(), WebOptions()
+    template = next(each for each in TEMPLATES.values() if each.held_out)
+    content = make_content(template, random.Random(0), "tiny", 0)
+    assert source.read_instruction(options, content, content["instruction"]) is None
 
 
 def test_the_same_seed_gives_the_same_task() -> None:

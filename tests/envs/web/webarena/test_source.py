@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -182,10 +183,60 @@ def test_content_names_no_address_and_a_missing_one_is_told() -> None:
         source.plan(content)
 
 
-def test_an_instruction_without_an_evaluator_cannot_be_judged(forum: Any) -> None:
-    source = WebArenaSource(
-        WebArenaOptions.model_validate({"sites": {"map": f"http://127.0.0.1:{forum.server_port}"}})
-    )
-    source.start({"entry": {"task": "Find a lamp", "web": "map"}})
-    with pytest.raises(ConfigError, match="only an outcome model"):
-        source.judge(None, None, "")  # type: ignore[arg-type]
+INSTRUCTIONS = [
+    {"task": "Find a lamp", "web": "Reddit"},
+    {"task": " Find a  lamp", "web": "reddit"},
+    {"task": "Say who wrote the first post", "web": "reddit", "start_url": "__REDDIT__/f/lamps/1/first"},
+]
+
+
+def test_an_instruction_begins_at_its_page_and_is_left_to_a_judge(forum: Any, tmp_path: Path) -> None:
+    (tmp_path / "tasks.json").write_text(json.dumps([*INSTRUCTIONS, TASK]))
+    url = f"http://127.0.0.1:{forum.server_port}"
+    account = {"username": "ann", "password": "right"}
+    webarena = {
+        "sites": {"reddit": url},
+        "accounts": {"reddit": account},
+        "tasks": str(tmp_path / "tasks.json"),
+    }
+    options = {"source": "webarena", "webarena": webarena}
+    tasks = {task.instruction: task for task in list_distinct_tasks("web", options, Split.TRAIN, 0)}
+    assert set(tasks) == {
+        "Find a lamp",
+        "Say who wrote the first post",
+    }  # one of them stands twice in the file
+    assert not any(task.has_checker for task in tasks.values())
+    (checked,) = list_distinct_tasks("web", options, Split.HELD_OUT, 0)
+    assert checked.has_checker
+    with make_env("web", options) as env:
+        assert not env.has_oracle and {env.name_family(task) for task in tasks.values()} == {"reddit"}
+        for task in tasks.values():
+            first, _ = env.reset(options={"task": task})
+            place = f"{url}/f/lamps/1/first" if "wrote" in task.instruction else url
+            assert f"Task: {task.instruction}" in first.text and f"URL: {place}" in first.text
+            assert "by ann" in first.text
+            _, reward, terminated, _, info = env.step(['exit(message="ann")'])
+            assert (reward, terminated, info["success"]) == (0.0, True, False)
+        with pytest.raises(InputError, match="mark it with the tag 'unchecked'"):
+            env.reset(options={"task": replace(tasks["Find a lamp"], tags=())})
+
+
+def test_new_words_are_a_task_of_the_parents_site_or_the_one_that_the_file_has(tmp_path: Path) -> None:
+    (tmp_path / "tasks.json").write_text(json.dumps([*INSTRUCTIONS, TASK]))
+    options = {"source": "webarena", "webarena": {"tasks": str(tmp_path / "tasks.json")}}
+    (parent,) = list_distinct_tasks("web", options, Split.HELD_OUT, 0)
+    train = {task.instruction: task.id for task in list_distinct_tasks("web", options, Split.TRAIN, 0)}
+    with make_env("web", options) as env:
+        made = env.read_instruction(env.options, parent, "Find a chair")
+        assert made.content["entry"] == {"task": "Find a chair", "web": "reddit"} and not made.has_checker
+        assert made.split(0.2) is Split.TRAIN
+        known = env.read_instruction(env.options, parent, "find a lamp.")
+        assert known.id == train["Find a lamp"]
+        held_out = env.read_instruction(env.options, parent, TASK["intent"].upper())
+        assert held_out.id == parent.id and held_out.split(0.2) is Split.HELD_OUT
+
+
+def test_an_instruction_of_an_unknown_site_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tasks.json").write_text(json.dumps([{"task": "Find a lamp", "web": "bank"}]))
+    with pytest.raises(InputError, match=r"entry 0: an instruction needs 'web'.*not 'bank'"):
+        WebArenaSource(WebArenaOptions(tasks=str(tmp_path / "tasks.json"))).make_content(None, 0)

@@ -1,8 +1,9 @@
 """Instructions in free words, read as tasks of the own web: those that a template words exactly.
 
 A template's wording is a pattern. What is in the place of its parameters must be a row of its `sample` in
-the seeded world, or a value of its pools. So the task has the template's checker and oracle. An instruction
-that fits no template is no task: nothing could tell when it is solved.
+the seeded world, or a value of its pools. So the task has the template's checker and oracle. What no template
+words is a task without a template: it begins at the site's first page, and only a judge of outcomes can tell
+when it is done. Words of a template with unknown or held-out parameters are no task.
 """
 
 from __future__ import annotations
@@ -32,19 +33,38 @@ def read_site_instruction(
     Only templates of these kinds and names are read, if they are given.
     """
     size, world, said = str(parent["size"]), int(parent["world"]), " ".join(instruction.split())
+    is_worded = False
     for template in TEMPLATES.values():
-        is_allowed = (not kinds or template.kind in kinds) and (not templates or template.name in templates)
-        if template.site != parent["site"] or template.held_out or not is_allowed:
-            continue
         match = _make_pattern(template.word_intent(size)).fullmatch(said)
-        parameters = None if match is None else _find_parameters(template, match.groupdict(), size, world)
+        if template.site != parent["site"] or match is None:
+            continue
+        is_worded = True
+        is_allowed = (not kinds or template.kind in kinds) and (not templates or template.name in templates)
+        if template.held_out or not is_allowed:
+            continue
+        parameters = _find_parameters(template, match.groupdict(), size, world)
         if parameters is None:
             continue
         decided = replace(template, sample="", pools={name: (value,) for name, value in parameters.items()})
         content = make_content(decided, random.Random(0), size, world)
         if content["split"] == "train":
             return content
-    return None
+    return None if is_worded else _make_free_content(said, parent)
+
+
+def _make_free_content(said: str, parent: Mapping[str, Any]) -> dict[str, Any]:
+    """A task in free words on the parent's data."""
+    return {
+        "source": "sites",
+        "template": "",
+        "site": parent["site"],
+        "size": parent["size"],
+        "world": parent["world"],
+        "parameters": {},
+        "start_url": f"http://{parent['site']}.localhost/",
+        "instruction": said,
+        "split": "train",
+    }
 
 
 @lru_cache(maxsize=1024)

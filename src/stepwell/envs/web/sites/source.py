@@ -18,7 +18,7 @@ from stepwell.envs.web.sites.episode import SiteEpisode
 from stepwell.envs.web.sites.host import SiteHost
 from stepwell.envs.web.sites.instructions import read_site_instruction
 from stepwell.envs.web.sites.tasks import check_task, find_template, make_site_task, plan_task
-from stepwell.envs.web.sites.templates.template import TaskSplit
+from stepwell.envs.web.sites.templates.template import TaskSplit, find_user
 from stepwell.envs.web.sites.variants import make_content_variant
 from stepwell.envs.web.sources import TaskStart
 
@@ -62,7 +62,9 @@ class SitesSource:
     def make_variant(
         self, options: Any, content: Mapping[str, Any], relation: TaskRelation, rng: random.Random
     ) -> dict[str, JSON] | None:
-        """A task of the same site, with another template or other parameters."""
+        """A task of the same site, with another template or other parameters; none of one in free words."""
+        if not self.has_checker(content):
+            return None
         return make_content_variant(
             content,
             relation,
@@ -74,7 +76,8 @@ class SitesSource:
     def read_instruction(
         self, options: Any, content: Mapping[str, Any], instruction: str
     ) -> dict[str, JSON] | None:
-        """The task of the same site that an instruction stands for, if a template words it so."""
+        """The task of the same site that an instruction stands for; without a checker if no template words
+        it so."""
         return read_site_instruction(
             instruction,
             content,
@@ -82,21 +85,32 @@ class SitesSource:
             templates=getattr(options, "templates", None) or (),
         )
 
+    @staticmethod
+    def has_checker(content: Mapping[str, Any]) -> bool:
+        """Whether a template made the task."""
+        return content.get("template") != ""
+
     def start(self, content: Mapping[str, Any]) -> TaskStart:
         """A fresh snapshot, with the person of the task logged in."""
         self.close()
-        template = find_template(content)
         host = find_host(int(content["world"]), content["size"])
         self._content, self._episode = content, host.open_episode()
-        self._episode.log_in(template.site, template.user(host.size))
+        if self.has_checker(content):
+            template = find_template(content)
+            self._episode.log_in(template.site, template.user(host.size))
+        else:
+            site = str(content["site"])
+            self._episode.log_in(site, find_user(site, host.size))
         return TaskStart(
             str(content["start_url"]), self._episode.headers, ALLOWED_HOSTS, app=host.app, serve=host.serve
         )
 
-    def judge(self, view: PageView, driver: PageDriver, answer: str) -> float:
-        """1 if the started task is solved."""
+    def judge(self, view: PageView, driver: PageDriver, answer: str) -> float | None:
+        """1 if the started task is solved; None for a task in free words."""
         if self._episode is None:
             raise InputError("no task is started: call start() first")
+        if not self.has_checker(self._content):
+            return None
         return float(check_task(self._content, view=view, episode=self._episode, answer=answer))
 
     def plan(self, content: Mapping[str, Any]) -> Callable[[PageView], WebAction]:

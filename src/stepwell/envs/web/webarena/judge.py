@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from stepwell.core import ConfigError
 from stepwell.core.errors import EnvError
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.driver import PageDriver
@@ -37,10 +36,7 @@ def judge_episode(
     functions: Mapping[str, SiteFunction],
 ) -> float:
     """1.0 if every evaluator of `task` is content, else 0.0; its URLs have been filled in."""
-    if not task.evaluators:
-        raise ConfigError(
-            f"task {task.task_id} ({task.intent[:60]!r}) has no evaluator: only an outcome model can judge it"
-        )
+    assert task.evaluators, "a task without an evaluator is left to a judge of outcomes"
     if "string_match" in task.evaluators and not judge_answer(task, answer, matcher):
         return 0.0
     if "url_match" in task.evaluators and not judge_url(

@@ -19,6 +19,7 @@ from stepwell.config.base import Settings
 from stepwell.core import ConfigError
 from stepwell.envs.options import declare_host_option
 
+SITE_NAMES = ("shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia", "homepage")
 _PLACEHOLDER = re.compile(r"__(SHOPPING_ADMIN|SHOPPING|REDDIT|GITLAB|MAP|WIKIPEDIA|HOMEPAGE)__")
 
 

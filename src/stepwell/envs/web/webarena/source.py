@@ -2,7 +2,8 @@
 
     make_content   seed -> one published task, with placeholders instead of addresses
     start          fills in the host's addresses, logs in, allows the hosts of the sites
-    judge          all evaluators of the task
+    judge          all evaluators of the task; None for an instruction without one
+    read_instruction   the published task of these words, else an instruction on the parent's site
     plan           none: the published tasks have no scripted solutions
 
 The content of a task is its published entry, so two runs name the same task alike wherever the sites are.
@@ -32,11 +33,20 @@ from stepwell.envs.web.webarena.page_content import SiteFunction
 from stepwell.envs.web.webarena.rule_matcher import RuleMatcher
 from stepwell.envs.web.webarena.site_functions import list_functions
 from stepwell.envs.web.webarena.sites import fill_urls
-from stepwell.envs.web.webarena.task import Rules, WebArenaTask, read_task
+from stepwell.envs.web.webarena.task import (
+    Rules,
+    WebArenaTask,
+    complete_entry,
+    find_site,
+    fold_words,
+    read_task,
+)
 
 
 class WebArenaSource:
     """Published tasks, on sites that the host runs."""
+
+    has_oracle = False
 
     def __init__(self, options: WebArenaOptions | None = None) -> None:
         self.options = fill_from_environment(options or WebArenaOptions())
@@ -53,9 +63,24 @@ class WebArenaSource:
     def make_content(self, options: Any, seed: int) -> dict[str, JSON]:
         """The task of a seed: seeds count through the file again and again."""
         entries = load_entries(self.options.task_path, self.rules)
-        entry = entries[seed % len(entries)]
+        return self._make_entry_content(entries[seed % len(entries)])
+
+    def read_instruction(self, options: Any, content: Mapping[str, Any], instruction: str) -> dict[str, JSON]:
+        """The task of new words, on the site of the task that they were written after."""
+        entries = load_entries(self.options.task_path, self.rules)
+        words = fold_words(instruction)
+        for entry in entries:
+            if fold_words(read_task(entry, self.rules).intent) == words:
+                return self._make_entry_content(entry)
+        made = self._make_entry_content({"task": instruction, "web": find_site(content["entry"])})
+        return {**made, "split": "train"}
+
+    def _make_entry_content(self, entry: Mapping[str, Any]) -> dict[str, JSON]:
         task = read_task(entry, self.rules)
         split = "held_out" if task.evaluators else "train"
+        if "intent" not in entry:  # the place of an instruction in a file is no part of it
+            start = {"start_url": entry["start_url"]} if entry.get("start_url") else {}
+            entry = {"task": task.intent, "web": task.sites[0], **start}
         return {
             "source": "webarena",
             "entry": dict(entry),
@@ -63,13 +88,24 @@ class WebArenaSource:
             "split": split if self.options.split == "auto" else self.options.split,
         }
 
+    @staticmethod
+    def has_checker(content: Mapping[str, Any]) -> bool:
+        """Whether the task of a content has evaluators."""
+        return bool(read_task(content["entry"]).evaluators)
+
+    @staticmethod
+    def name_family(content: Mapping[str, Any]) -> str:
+        """The site where a task begins."""
+        return find_site(content["entry"])
+
     def start(self, content: Mapping[str, Any]) -> TaskStart:
         """Fill in the addresses, log in, and begin at the task's page."""
         entry = content.get("entry")
         if not isinstance(entry, Mapping):
             raise InputError("a task of WebArena holds its published 'entry'")
         self._task = None
-        task = read_task(json.loads(fill_urls(json.dumps(entry), self.options.sites)), self.rules)
+        whole = json.dumps(complete_entry(entry))
+        task = read_task(json.loads(fill_urls(whole, self.options.sites)), self.rules)
         state = self._sessions.find_state(task)
         self._task = task
         return TaskStart(
@@ -79,10 +115,12 @@ class WebArenaSource:
             more_urls=task.start_urls[1:],
         )
 
-    def judge(self, view: PageView, driver: PageDriver, answer: str) -> float:
-        """1.0 if the started task was done, else 0.0."""
+    def judge(self, view: PageView, driver: PageDriver, answer: str) -> float | None:
+        """1.0 if the started task was done, else 0.0; None if it has no evaluator."""
         if self._task is None:
             raise InputError("no task of WebArena is started; call start first")
+        if not self._task.evaluators:
+            return None
         return judge_episode(
             self._task, answer, view, driver, matcher=self._find_matcher(), functions=self._list_functions()
         )

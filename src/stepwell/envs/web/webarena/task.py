@@ -8,7 +8,8 @@
 
 Two dialects share this form. WebArena's own files are judged by its own rules. WebArena-Lite (165 tasks, each
 with an `old_task_id`) is judged by the stricter rules that it took over from VisualWebArena. A file of
-instructions without evaluators ({"task": "...", "web": "..."}) gives tasks that only an outcome model judges.
+instructions without evaluators ({"task": "...", "web": "...", "start_url": "..."}) gives tasks that only a
+judge of outcomes can judge. They begin at `start_url`, or else at their site.
 
 Invariants
 * A `WebArenaTask` is read once and then trusted: every evaluator finds the fields that it needs.
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from stepwell.core import JSON, InputError
+from stepwell.envs.web.webarena.sites import SITE_NAMES
 
 Rules = Literal["webarena", "lite"]
 OR = " |OR| "
@@ -31,6 +33,8 @@ ANSWER_RULES = ("exact_match", "must_include", "must_exclude", "one_of", "requir
 CONTENT_RULES = ("exact_match", "must_include", "must_exclude", "required_values", "fuzzy_match")
 URL_RULES = ("GOLD in PRED", "EXACT")
 NOT_ACHIEVABLE = "N/A"
+OTHER_NAMES = {"oss": "shopping", "cms": "shopping_admin", "forum": "reddit"}
+"""Names of sites in the literature, beside those of the options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,7 @@ class WebArenaTask:
 def read_task(entry: Mapping[str, JSON], rules: Rules | None = None) -> WebArenaTask:
     """Read one entry of a file; `rules` follow from the entry if they are not given."""
     where = f"task {entry.get('task_id')!r} of WebArena"
-    if "intent" not in entry and "task" in entry:
-        return _read_instruction(entry)
+    entry = complete_entry(entry)
     for name in ("task_id", "sites", "start_url", "intent", "eval"):
         if name not in entry:
             raise InputError(f"{where} has no {name!r}; is this a file of WebArena's tasks?")
@@ -106,13 +109,40 @@ def read_task(entry: Mapping[str, JSON], rules: Rules | None = None) -> WebArena
     return task
 
 
-def _read_instruction(entry: Mapping[str, JSON]) -> WebArenaTask:
-    """A line of a generated task: an instruction and its site, without an evaluator."""
-    site = str(entry.get("web") or "").lower()
-    if not site:
-        raise InputError("an instruction needs 'web', the site that it belongs to")
-    number = int(str(entry.get("task_id", -1)))
-    return WebArenaTask(number, (site,), (f"__{site.upper()}__",), str(entry["task"]), require_login=True)
+def complete_entry(entry: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """An entry with all fields: an instruction with its site becomes a task without an evaluator."""
+    if "intent" in entry or "task" not in entry:
+        return entry
+    site = find_site(entry)
+    return {
+        "task_id": entry.get("task_id", -1),
+        "sites": [site],
+        "start_url": entry.get("start_url") or f"__{site.upper()}__",
+        "intent": " ".join(str(entry["task"]).split()),
+        "require_login": True,
+        "eval": {"eval_types": []},
+    }
+
+
+def find_site(entry: Mapping[str, JSON]) -> str:
+    """The site of an entry: the one that it names, or of several the one where it begins."""
+    if "web" in entry or "sites" not in entry:
+        name = str(entry.get("web") or "").strip().lower()
+        name = OTHER_NAMES.get(name, name)
+        if name not in SITE_NAMES:
+            raise InputError(
+                f"an instruction needs 'web', the site that it belongs to: {', '.join(SITE_NAMES)}"
+                + (f"; not {name!r}" if name else "")
+            )
+        return name
+    names = [str(name) for name in cast(list[str], entry["sites"])]
+    start = str(entry.get("start_url", ""))
+    return next((name for name in names if start.startswith(f"__{name.upper()}__")), names[0])
+
+
+def fold_words(text: str) -> str:
+    """An instruction as it is compared: small letters, single blanks, no mark at the end."""
+    return " ".join(text.split()).casefold().rstrip(".!? ")
 
 
 def _read_target(entry: Any, where: str) -> PageTarget:

@@ -76,8 +76,7 @@ class TaskTemplate:
 
     def user(self, size: str) -> str:
         """Who is logged in at the start."""
-        me = STAFF if self.site == "admin" else shorten_name(load_words(size).people[0])
-        return me if self.is_logged_in else ""
+        return find_user(self.site, size) if self.is_logged_in else ""
 
     def draw_parameters(self, rng: random.Random, world: int, size: str) -> dict[str, Any]:
         """A set of parameters."""
@@ -91,6 +90,11 @@ class TaskTemplate:
         for name, pool in self.pools.items():
             found[name] = rng.choice(words.list(pool) if isinstance(pool, str) else list(pool))
         return found
+
+
+def find_user(site: str, size: str) -> str:
+    """The person who uses a site in tasks."""
+    return STAFF if site == "admin" else shorten_name(load_words(size).people[0])
 
 
 def _list_constants(size: str) -> dict[str, Any]:
