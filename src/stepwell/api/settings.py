@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from stepwell.algos.recipes import Recipe
 from stepwell.config import loading
 from stepwell.config.presets import list_preset_names
+from stepwell.config.recipe_presets import choose_preset
 from stepwell.config.run import RecipeConfig, RunConfig
 from stepwell.config.schema import describe_problem, find_field
 from stepwell.config.writing import format_toml
@@ -53,7 +54,10 @@ def load_config(
     settings: `load_config("frozenlake", train={"num_updates": 40}, seed=1)`.
     """
     given = list_settings(overrides) if isinstance(overrides, Mapping) else list(overrides)
-    return loading.load_config(source, [*given, *list_settings(settings)])
+    every = [*given, *list_settings(settings)]
+    if isinstance(source, str) and not Path(source).exists():
+        source = choose_preset(source, every)
+    return loading.load_config(source, every)
 
 
 def list_presets() -> tuple[str, ...]:

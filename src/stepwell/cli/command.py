@@ -54,9 +54,15 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 def read_settings(settings: Sequence[str], *, default: Path | None = None) -> RunConfig:
     """The configuration that the positional arguments describe; `default` if they name no file."""
     from stepwell.config.loading import load_config
+    from stepwell.config.recipe_presets import choose_preset
 
     source, overrides = split_settings(settings)
-    return load_config(default if source is None else source, overrides)
+    if source is None:
+        return load_config(default, overrides)
+    chosen = source if os.path.exists(source) else choose_preset(source, overrides)
+    if chosen != source:
+        print(f"settings: those of the preset {chosen}, which is {source} with this recipe", file=sys.stderr)
+    return load_config(chosen, overrides)
 
 
 def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
