@@ -100,3 +100,15 @@ def test_a_task_that_an_environment_repeats_in_its_observation_is_not_taken_for_
 def test_limits_leave_room_for_task_and_actions() -> None:
     with pytest.raises(InputError, match="page_tokens must leave"):
         TextLimits(100, 90)
+
+
+def test_a_long_action_is_cut_where_the_limits_say() -> None:
+    note = f"type[{'x' * 400} lamp]"
+    short, whole = read_question(played(note)), read_question(played(note), 2000)
+    assert len(short.actions[0]) == TextLimits().action_chars == 240 and short.actions[0].endswith("...")
+    assert whole.actions == (note,)
+    limits = TextLimits(2000, 64, action_chars=2000)
+    said = [write_question(each, limits, len) for each in (short, whole)]
+    assert ["Not in the actions: buy a lamp" in text for text in said] == [True, False]
+    with pytest.raises(InputError, match="action_chars"):
+        TextLimits(action_chars=3)

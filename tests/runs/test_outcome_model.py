@@ -115,6 +115,26 @@ def test_training_that_was_killed_continues_to_the_same_bytes(lake: Lake, tmp_pa
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_killed_after_the_model_was_written_the_command_only_cleans_up(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = read_rollouts([str(lake.train)])[:24]
+    settings = OutcomeTraining(limits=LIMITS, answers=AnswerTraining(1, 16, 2e-3), validation_share=0.4)
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as late, pytest.raises(KeyboardInterrupt):
+        late.setattr("stepwell.runs.outcome_model.training.shutil.rmtree", stop)
+        train_outcome_model(rollouts, tmp_path / "orm", settings)
+    before = (tmp_path / "orm" / FILE_NAME).read_bytes()
+    told: list[str] = []
+    model = train_outcome_model(rollouts, tmp_path / "orm", settings, note=told.append)
+    assert told == [f"{tmp_path / 'orm'} was complete"] and model.name.startswith("orm@")
+    assert (tmp_path / "orm" / FILE_NAME).read_bytes() == before
+    assert not (tmp_path / "orm.training").exists()
+
+
 def test_outcomes_are_written_once_and_a_person_has_the_last_word(lake: Lake, tmp_path: Path) -> None:
     episodes = [one.trajectory for one in read_rollouts([str(lake.held_out)])][:12]
     model = OutcomeModel.load(lake.folder)

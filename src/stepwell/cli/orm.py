@@ -64,6 +64,9 @@ def _add_train(actions: Any) -> None:
     parser.add_argument(
         "--page-tokens", type=int, default=640, help="of these for the last observation (640)"
     )
+    parser.add_argument(
+        "--action-chars", type=int, default=2000, help="longest action; the rest of it is cut (2000)"
+    )
     parser.add_argument("--validation", type=float, default=0.2, help="share of tasks (0.2)")
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of the split, the order and new weights (0)"
@@ -143,7 +146,7 @@ def run_train(args: argparse.Namespace) -> int:
     rate = args.learning_rate or (2e-3 if args.model in TINY_SIZES else 2e-5)
     settings = OutcomeTraining(
         model=args.model,
-        limits=TextLimits(args.max_tokens, args.page_tokens),
+        limits=TextLimits(args.max_tokens, args.page_tokens, args.action_chars),
         answers=AnswerTraining(args.epochs, args.batch_size, rate, args.patience),
         validation_share=args.validation,
         seed=args.seed,

@@ -19,7 +19,7 @@ from stepwell.rewards.chat_judge import make_yes_no_judge
 from stepwell.rewards.judge.cache import make_question_key
 from stepwell.rewards.outcome_model.question import OutcomeQuestion, TextLimits, read_question, write_question
 
-ENDPOINT_LIMITS = TextLimits(max_tokens=6000, page_tokens=4000)
+ENDPOINT_LIMITS = TextLimits(max_tokens=6000, page_tokens=4000, action_chars=2000)
 _CHARS_PER_TOKEN = 3
 _SYSTEM = (
     "You judge whether an agent did its task. You get the task, the agent's actions and what it saw at the "
@@ -42,7 +42,8 @@ class EndpointOutcomeJudge:
 
     def judge(self, trajectories: Sequence[Trajectory]) -> list[float | None]:
         """1 for YES, 0 for NO, None without an answer. A caller inside an event loop waits as well."""
-        return run_to_end(self._judge_batch([write_messages(read_question(each)) for each in trajectories]))
+        asked = [read_question(each, ENDPOINT_LIMITS.action_chars) for each in trajectories]
+        return run_to_end(self._judge_batch([write_messages(question) for question in asked]))
 
     async def _judge_batch(self, asked: Sequence[list[dict[str, str]]]) -> list[float | None]:
         keys = [make_question_key(self.config.model, messages) for messages in asked]

@@ -12,8 +12,9 @@ tell its verdict in the last observation, as the shop does with its score.
 Invariants
 * The text depends on the question, the limits and the template's version alone. The version is stored with
   every trained model. A change of the words below needs a new version.
-* A text fits into `max_tokens`. What is too long is cut in this order: the oldest actions, until the last
-  observation has `page_tokens` of its own; then the end of the last observation; then the instruction.
+* A text fits into `max_tokens`. An action longer than `action_chars` loses its end. What is too long is cut
+  in this order: the oldest actions, until the last observation has `page_tokens` of its own; then the end of
+  the last observation; then the instruction.
   The words that were not used are found before anything is cut.
 """
 
@@ -33,7 +34,7 @@ from stepwell.core.tools import read_call
 
 TEMPLATE_VERSION = 2
 YES, NO = "YES", "NO"
-MAX_LINE_CHARS = 240
+DEFAULT_ACTION_CHARS = 240
 _ASK = f"Is the task done? {YES} or {NO}."
 _MAX_NUMBERS = 64  # of an array that is written as text
 _MAX_UNUSED = 16  # words in each list of those that were not used
@@ -53,12 +54,16 @@ class OutcomeQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TextLimits:
-    """The longest text, and what of it is kept for the last observation while there are older actions."""
+    """The longest text, what of it is kept for the last observation while there are older actions, and the
+    longest action."""
 
     max_tokens: int = 1024
     page_tokens: int = 640
+    action_chars: int = DEFAULT_ACTION_CHARS
 
     def __post_init__(self) -> None:
+        if self.action_chars < 8:
+            raise InputError(f"action_chars is {self.action_chars}; give at least 8")
         if not 64 <= self.page_tokens + 64 <= self.max_tokens:
             raise InputError(
                 f"max_tokens is {self.max_tokens} and page_tokens {self.page_tokens}; page_tokens must leave "
@@ -66,7 +71,7 @@ class TextLimits:
             )
 
 
-def read_question(trajectory: Trajectory) -> OutcomeQuestion:
+def read_question(trajectory: Trajectory, action_chars: int = DEFAULT_ACTION_CHARS) -> OutcomeQuestion:
     """What a judge is asked about an episode; `InputError` if it holds no step."""
     steps = [step for step in trajectory.steps if not step.is_summary]
     if not steps:
@@ -79,7 +84,7 @@ def read_question(trajectory: Trajectory) -> OutcomeQuestion:
     if isinstance(last, ArrayState):
         instruction = instruction or last.instruction
         view = view or _write_arrays(last.arrays)
-    return OutcomeQuestion(instruction, tuple(_write_turn(step) for step in steps), view)
+    return OutcomeQuestion(instruction, tuple(_write_turn(step, action_chars) for step in steps), view)
 
 
 def write_question(question: OutcomeQuestion, limits: TextLimits, count: CountTokens) -> str:
@@ -145,7 +150,7 @@ def _cut_middle(text: str, room: int, count: CountTokens) -> str:
     return f"{_cut_text(text, room - count(_ASK) - 4, count)}\n{_ASK}"
 
 
-def _write_turn(step: Step) -> str:
+def _write_turn(step: Step, max_chars: int) -> str:
     """What one turn did and its result, on one line."""
     info: Any = step.info
     if isinstance(step.action, ArrayAction):
@@ -156,7 +161,7 @@ def _write_turn(step: Step) -> str:
         done = step.action.text
     result = f" -> {info['result']}" if info.get("result") else ""
     line = " ".join(f"{done}{result}".split())
-    return line if len(line) <= MAX_LINE_CHARS else f"{line[: MAX_LINE_CHARS - 3]}..."
+    return line if len(line) <= max_chars else f"{line[: max_chars - 3]}..."
 
 
 def _write_action(action: str) -> str:

@@ -114,9 +114,10 @@ class OutcomeModel:
     def write_prompts(self, trajectories: Sequence[Trajectory]) -> list[IntArray]:
         """The exact ids of the question about each episode."""
         tokenizer = self.renderer.template.tokenizer
+        asked = [read_question(each, self.limits.action_chars) for each in trajectories]
         texts = [
-            write_question(read_question(each), self.limits, lambda text: len(_encode(tokenizer, text)))
-            for each in trajectories
+            write_question(question, self.limits, lambda text: len(_encode(tokenizer, text)))
+            for question in asked
         ]
         return [self.renderer.start([Message.user(text)]).state.prompt_ids for text in texts]
 

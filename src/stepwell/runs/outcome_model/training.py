@@ -26,7 +26,7 @@ from stepwell.core.disk import rename_durably
 from stepwell.rewards.outcome_model.calibration import fit_calibration
 from stepwell.rewards.outcome_model.measures import measure_judge
 from stepwell.rewards.outcome_model.question import TEMPLATE_VERSION, TextLimits
-from stepwell.runs.outcome_model.model import OutcomeModel, name_folder
+from stepwell.runs.outcome_model.model import FILE_NAME, OutcomeModel, name_folder
 from stepwell.runs.outcome_model.rollouts import LabelledRollout, split_by_task
 from stepwell.training.answer_model import AnswerTraining, EpochFigures, LabelledPrompt, TrainingState
 
@@ -56,14 +56,18 @@ def train_outcome_model(
     note: Callable[[str], None] = lambda text: None,
 ) -> OutcomeModel:
     """Train, calibrate and write an outcome model; continues where the same command was stopped."""
+    partial, key = to.with_name(f"{to.name}.training"), _make_key(rollouts, settings)
+    if (to / FILE_NAME).is_file() and (partial / _STATE).is_file():
+        _read_state(partial, key)  # refuses another training
+        shutil.rmtree(partial)
+        note(f"{to} was complete")
+        return OutcomeModel.load(to, device=settings.device)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to: {to} exists and is not empty; choose another directory")
     train, validation = split_by_task(rollouts, settings.validation_share, settings.seed)
     model = OutcomeModel.start_from(
         settings.model, settings.limits, seed=settings.seed, dtype=settings.dtype, device=settings.device
     )
-    partial = to.with_name(f"{to.name}.training")
-    key = _make_key(rollouts, settings)
     state = _read_state(partial, key)
     if state.epoch:
         note(f"continuing after epoch {state.epoch} of {partial}")
