@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.runs.small import small_config, timeless
+from tests.runs.small import played, small_config, timeless
 from tests.runs.test_resume import cut_back, same
 
 from stepwell.config.loading import load_config
@@ -98,6 +98,21 @@ def test_a_clipped_ratio_learns_from_replay_with_the_truncated_correction(tmp_pa
     corrected = [e.values for e in timeless(folder) if e.kind == "update" and e.values["replay/steps"]]
     assert all("correction" in values for values in corrected)
     assert not (folder / "replay").exists()  # every update is a period of its own
+
+
+def test_digirl_can_have_a_buffer_of_successes_and_failures(tmp_path: Path) -> None:
+    settings = (
+        "recipe.name=digirl",
+        "replay={enabled=true, with_failures=true, min_perplexity=1.0, max_perplexity=1e9}",
+        "rewards.scale=1",
+        "train.num_updates=2",
+        "train.group_size=1",
+    )
+    folder = train(small_config(*settings, "eval.num_tasks=0", folder=tmp_path))
+    first, second = figures(folder, "replay/steps")
+    assert first == 0 < second and figures(folder, "replay/in_band")[1] == 1.0
+    fresh = sum(len(each.steps) for each in played(folder, 2))
+    assert second <= 2 * fresh + 2  # the last trajectory that is drawn counts whole
 
 
 @pytest.mark.parametrize(
