@@ -12,11 +12,12 @@ The text of an observation is the room alone, one character per cell and one lin
 
 from __future__ import annotations
 
+import random
 from functools import cached_property
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
-from stepwell.core import ActionSpace, EnvDescription, Observation, StateForm, Task
+from stepwell.core import ActionSpace, EnvDescription, Observation, StateForm, Task, TaskRelation
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.grid import NAMES
 from stepwell.envs.sokoban.generator import make_task
@@ -26,6 +27,7 @@ from stepwell.envs.sokoban.room import draw_empty_room, draw_room, read_room
 from stepwell.envs.sokoban.solver import open_solver
 from stepwell.envs.sokoban.text import write_sentences, write_structured
 from stepwell.envs.sokoban.tiles import TILES
+from stepwell.envs.sokoban.variants import make_room_variant
 from stepwell.envs.sokoban.vocabulary import VOCABULARY
 from stepwell.envs.tables import StateTable, build_state_table
 from stepwell.envs.tiles import Image, draw_board
@@ -58,6 +60,13 @@ class Sokoban(Env):
     def make_task(cls, options: Any, seed: int) -> Task:
         """A random room that can be solved in time."""
         return make_task(cls.name, options, seed)
+
+    @classmethod
+    def make_variant(
+        cls, options: Any, task: Task, relation: TaskRelation, rng: random.Random
+    ) -> Task | None:
+        """The room mirrored, or begun elsewhere."""
+        return make_room_variant(cls.name, options, task, relation, rng)
 
     def begin(self, task: Task, seed: int) -> None:
         """Enter the task's room."""
