@@ -156,7 +156,7 @@ def test_without_a_judge_the_run_is_refused_at_its_start_and_in_its_plan(
         closing(components),
         pytest.raises(ConfigError, match="Held-out tasks are always judged by checkers"),
     ):
-        components.held_out_tasks()
+        components.list_held_out_tasks()
 
 
 def test_an_unjudged_episode_is_neither_solved_nor_failed(webarena: dict[str, Any], tmp_path: Path) -> None:

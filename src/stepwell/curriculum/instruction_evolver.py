@@ -65,13 +65,13 @@ class InstructionEvolver:
         while has_made:
             rng.shuffle(failed)
             has_made = False
-            chunks = self._divide_tasks(failed)
+            chunks = self._split_tasks(failed)
             for first in range(0, len(chunks), NUM_PROMPTS):
                 for each in self._write_tasks(chunks[first : first + NUM_PROMPTS], solved, rng):
                     has_made = has_made or isinstance(each, SourcedTask)
                     yield each
 
-    def _divide_tasks(self, tasks: Sequence[Task]) -> list[Sequence[Task]]:
+    def _split_tasks(self, tasks: Sequence[Task]) -> list[Sequence[Task]]:
         """The tasks of each prompt: some of one family."""
         families: dict[str, list[Task]] = {}
         for task in tasks:

@@ -140,9 +140,9 @@ class BasePlan:
             "the run", f"{' or '.join(limits)}, whichever comes first" if limits[1:] else limits[0]
         )
         yield format_line("", f"evaluated {often}before and after, {episodes} episodes each")
-        yield from self._phase_lines()
+        yield from self._list_phases()
 
-    def _phase_lines(self) -> Iterator[str]:
+    def _list_phases(self) -> Iterator[str]:
         """The phases of the curriculum, if there are some."""
         config, train = self.config, self.config.train
         length = find_phase_length(config, self.recipe)
