@@ -125,7 +125,7 @@ def test_killed_after_the_model_was_written_the_command_only_cleans_up(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as late, pytest.raises(KeyboardInterrupt):
-        late.setattr("stepwell.runs.outcome_model.training.shutil.rmtree", stop)
+        late.setattr("stepwell.runs.outcome_model.training.name_folder", stop)
         train_outcome_model(rollouts, tmp_path / "orm", settings)
     before = (tmp_path / "orm" / FILE_NAME).read_bytes()
     told: list[str] = []
