@@ -9,7 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 
 from stepwell.cli.main import main
 
@@ -29,6 +32,8 @@ FILES: dict[str, str | bytes] = {
     "empty.jsonl": "",
     "broken.jsonl": '{"question": 1\n',
     "parquet.jsonl": b"PAR1\x00\x01\xff\x00\x00",
+    "separators.jsonl": '{"question": "a\u2028b", "split": "train"}\n'
+    '{"question": "c", "split": "held_out"}\n',
     "split.jsonl": '{"question": 1, "split": "test"}\n',
     "study.toml": "[study]\nfoo = 1\n",
     "text.db": "this is a text and no database, however long it is made. " * 20,
@@ -45,17 +50,26 @@ def lay_files(folder: Path) -> None:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
+    tasks = [{"question": "a", "split": "train"}, {"question": "b", "split": "held_out"}]
+    pq.write_table(pa.Table.from_pylist(tasks), folder / "whole_parquet.jsonl")
 
 
-def read_rows() -> Iterator[tuple[str, str]]:
-    """Command and message of every row."""
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
+def read_rows(*, are_mistakes: bool = True) -> Iterator[tuple[str, str]]:
+    """Command and message of every row; or of those in the last part, which are no mistakes."""
+    parts = PAGE.read_text(encoding="utf-8").split("\n## What looks like a mistake and is none\n")
+    for line in parts[0 if are_mistakes else 1].splitlines():
         if line.startswith("| `stepwell "):
             command, message, _ = re.split(r"(?<!\\)\|", line.strip("|"))
-            command, message = (c.strip().strip("`").replace("\\|", "|") for c in (command, message))
-            yield command, message
+            is_without_gpu = command.strip().endswith(NO_GPU)
+            command, message = (
+                c.strip().removesuffix(NO_GPU).strip().strip("`").replace("\\|", "|")
+                for c in (command, message)
+            )
+            if not (is_without_gpu and torch.cuda.is_available()):
+                yield command, message
 
 
+NO_GPU = "(no GPU)"
 ROWS = [pytest.param(command, message, id=command) for command, message in read_rows()]
 
 
@@ -91,6 +105,20 @@ def test_a_mistake_is_answered_as_the_page_says(
     for words in filter(None, (part.strip() for part in message.split("…"))):
         assert words in rest, f"{words!r} is not in what was said: {told}"
         rest = rest.partition(words)[2]
+
+
+@pytest.mark.parametrize(("command", "printed"), list(read_rows(are_mistakes=False)))
+def test_what_is_no_mistake_is_done_as_the_page_says(
+    command: str,
+    printed: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(shlex.split(command)[1:]) == 0
+    told = capsys.readouterr()
+    assert not told.err and printed in " ".join(told.out.split())
 
 
 def test_the_page_holds_the_mistakes_that_people_make() -> None:
