@@ -129,3 +129,15 @@ def test_a_line_per_group_tells_use_and_queue(tmp_path: Path) -> None:
     console.print(make_live_view(progress, console))
     text = console.export_text()
     assert "40 % busy, 12 waiting" in text and "generators paused 0.004 s" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (2.18, ["0 s", "0.5 s", "1.0 s", "1.5 s", "2.0 s"]),
+        (18_000.0, ["0 s", "5,000 s", "10,000 s", "15,000 s"]),
+    ],
+)
+def test_the_seconds_below_the_chart_are_round(seconds: float, words: list[str]) -> None:
+    rows = [{"worker": "trainer", "group": "trainers", "spans": [[0.0, 1.0]]}]
+    assert re.findall(r">([\d.,]+ s)<", draw_timeline({"seconds": seconds, "rows": rows}, 860)) == words

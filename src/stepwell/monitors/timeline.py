@@ -12,6 +12,7 @@ from typing import Any
 
 from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError
+from stepwell.monitors.axes import choose_ticks, format_ticks
 from stepwell.monitors.svg import GRID, INK, get_color, make_element, make_svg, make_text
 
 FILE_NAME = "timeline.json"
@@ -73,12 +74,12 @@ def draw_timeline(timeline: dict[str, Any], width: float) -> str:
         share = sum(b - a for a, b in row["spans"]) / seconds
         parts.append(make_text(width - _SHARE + 6, y + 12, f"{100 * share:.0f} %"))
         y += _ROW
-    num_parts = max(1, min(5, int(seconds * scale / 70)))
-    for at in range(num_parts + 1):
-        moment = seconds * at / num_parts
-        anchor = "start" if at == 0 else "end" if at == num_parts else "middle"
-        words = f"{moment:,.0f} s" if seconds >= 100 else f"{moment:.3g} s"
-        parts.append(make_text(_LABEL + moment * scale, y + 14, words, anchor=anchor))
+    ticks = choose_ticks(0.0, seconds, max(1, min(5, int(seconds * scale / 70))))
+    labels = [f"{tick:,.0f}" for tick in ticks] if seconds >= 100 else format_ticks(ticks)
+    for moment, words in zip(ticks, labels, strict=True):
+        place = _LABEL + moment * scale
+        anchor = "start" if moment == 0 else "end" if place > width - _SHARE - 30 else "middle"
+        parts.append(make_text(place, y + 14, f"{words} s", anchor=anchor))
     if num_hidden:
         parts.append(make_text(_LABEL, y + 30, f"and {num_hidden} more workers"))
     return make_svg(width, y + (38 if num_hidden else 22), "who worked when", parts)
