@@ -100,9 +100,10 @@ test-full: test-needs
 test-thorough: test-needs
 	STEPWELL_TESTS=thorough $(PYTEST) $(BESIDE) -m hypothesis
 
-# The file is not collected by the other targets. `page=start` runs one page.
+# The file is not collected by the other targets. `page=start` runs one page, `record=FILE` keeps what became of
+# each command (benchmarks/results/doc_commands.json).
 test-docs-commands: test-needs
-	$(PYTEST) -s tests/run_doc_commands.py $(if $(page),-k "[$(page)]")
+	$(if $(record),DOC_COMMANDS_FILE=$(abspath $(record))) $(PYTEST) -s tests/run_doc_commands.py $(if $(page),-k "[$(page)]")
 
 coverage: test-needs
 	$(PYTEST) $(BESIDE) --cov --cov-report=term --cov-report=html

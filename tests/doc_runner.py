@@ -44,7 +44,7 @@ SMALLER = {
     "orm train": ("--epochs", "1", "--validation", "0.5"),
 }
 BENCHMARK = "benchmarks/async_throughput.py"
-SHORT_BENCHMARK = ("train.num_updates=1", "train.tasks_per_update=2", "workers.simulators.num_workers=2")
+SHORT_BENCHMARK = ("train.num_updates=8", "train.tasks_per_update=2", "workers.simulators.num_workers=2")
 SHORT_BENCHMARK += ("workers.simulators.batch_size=2", "policy.vla.width=32", "policy.vla.layers=1")
 VAGEN = "runs/study-vagen-environments"
 
@@ -174,8 +174,16 @@ class Runner(Reader):
     def shrink_training(self, words: list[str]) -> list[str]:
         if "auto" in words:
             self.monkeypatch.setenv("RAY_ADDRESS", self.services.ray)
-        more = PROBES if any(word.startswith("engine.urls=") for word in words) else ()
+        more: tuple[str, ...] = ()
+        if any(word.startswith("engine.urls=") for word in words):
+            more = PROBES
         words = [re.sub(r'\["cpu"(, "cpu")+\]', _limit_devices, word) for word in words]
+        if "workers.placement=disaggregated" in words:
+            words = [re.sub(r"(generators\.devices=).*", r'\1["gpu1/cpu"]', word) for word in words]
+            more = (
+                f'workers.hosts={{gpu1="{self.services.workers}"}}',
+                'workers.simulators.devices=["gpu1/cpu"]',
+            )
         return [*shrink_training(words), *more]
 
     def shrink_study(self, words: list[str]) -> list[str]:

@@ -144,6 +144,7 @@ NEVER_RUN = {
     r"Qwen/Qwen2\.5": "downloads a model from a hub; tests/policies/test_hub.py has a hub of its own",
     r"vllm serve|sglang\.launch_server": "a server for GPUs; scripts/test_extra_vllm.sh runs a real vLLM",
     r"^python benchmarks/peer_trl\.py": "needs TRL in an environment of its own",
+    r"workers\.placement=hybrid": "needs a GPU beside the cores; tests/workers/test_placement.py",
     r"weight_transfer=collective": "needs vLLM on a GPU; tests/engines/test_weight_group.py",
 }
 
