@@ -7,7 +7,8 @@ Invariants
 * One browser serves one set of network rules (`write_resolver_rules`). The rules are flags of its process, so
   that nothing in a page can change them: a host that is not in them does not exist for that browser.
 * At most `max_contexts` contexts are open; further requests wait. The number comes from the memory of the
-  machine unless it is given.
+  machine unless it is given. A tab that is put aside counts like a context; tabs are closed before a context
+  has to wait for one.
 * A browser is retired after `MAX_USES` contexts, or when it holds more memory than its contexts explain: it
   takes no new context and ends with its last one. A browser that died is replaced at the next request. Its
   contexts raise `EnvError` to their drivers: their episodes are lost, the next ones are not.
@@ -27,10 +28,13 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepwell.core import ConfigError, EnvError
 from stepwell.core.names import describe_missing_module
+
+if TYPE_CHECKING:
+    from stepwell.envs.web.parked_tabs import ParkedTabs
 
 FLAGS = (
     "--no-sandbox",
@@ -104,7 +108,8 @@ class HostedBrowser:
         """Whether it should take no new context."""
         if self.num_uses >= MAX_USES:
             return True
-        expected = BROWSER_MB + CONTEXT_MB * len(self.contexts)
+        num_tabs = sum(max(1, len(context.pages)) for context in self.contexts)
+        expected = BROWSER_MB + CONTEXT_MB * num_tabs
         return measure_memory_mb(self.tag) > LEAK_FACTOR * expected
 
 
@@ -119,6 +124,7 @@ class BrowserHost:
         self._playwright: Any = None
         self._browsers: dict[str, HostedBrowser] = {}
         self._retired: set[HostedBrowser] = set()
+        self._parked: dict[Any, ParkedTabs] = {}  # of each context
         self._places = asyncio.Semaphore(self.max_contexts)
         self._opening = asyncio.Lock()
         self.is_closed = False
@@ -132,8 +138,11 @@ class BrowserHost:
             future.cancel()
             raise EnvError(f"the browser did not answer within {timeout_s:g} s") from None
 
-    async def open_context(self, rules: str, **options: Any) -> Any:
-        """A fresh context in a browser with these network rules; give it back with `close_context`."""
+    async def open_context(self, rules: str, parked: ParkedTabs | None = None, **options: Any) -> Any:
+        """A fresh context in a browser with these network rules; give it back with `close_context`.
+
+        `parked` will hold the tabs of this context that are put aside.
+        """
         try:
             await asyncio.wait_for(self._places.acquire(), WAIT_S)
         except TimeoutError:
@@ -155,7 +164,18 @@ class BrowserHost:
         hosted.num_opening -= 1
         hosted.num_uses += 1
         hosted.contexts.add(context)
+        if parked is not None:
+            self._parked[context] = parked
+        await self.close_spare_tabs()
         return context
+
+    async def close_spare_tabs(self) -> None:
+        """Close tabs that were put aside while there are more contexts and tabs than `max_contexts`."""
+        while (num_aside := sum(map(len, self._parked.values()))) and (
+            sum(len(hosted.contexts) for hosted in self.list_browsers()) + num_aside > self.max_contexts
+        ):
+            with suppress(Exception):  # a dead browser cannot close anything
+                await max(self._parked.values(), key=len).give_up_oldest().drop_page()
 
     async def close_context(self, context: Any) -> None:
         """Close a context, also one whose browser died; its place is free again."""
@@ -163,6 +183,7 @@ class BrowserHost:
         if hosted is None:
             return
         hosted.contexts.discard(context)
+        self._parked.pop(context, None)
         self._places.release()
         with suppress(Exception):  # a dead browser cannot close anything, and need not
             await asyncio.wait_for(context.close(), 10)

@@ -169,6 +169,7 @@ class ChromiumDriver(ChromiumActions):
         assert self._host is not None
         self._context = await self._host.open_context(
             rules,
+            self._parked,
             extra_http_headers=headers,
             storage_state=storage_state,
             viewport=SCREEN,
@@ -227,6 +228,8 @@ class ChromiumDriver(ChromiumActions):
             await self._context.new_page()
         if worn is not None:
             await worn.drop_page()
+        assert self._host is not None
+        await self._host.close_spare_tabs()
 
     async def _open_first(self, url: str) -> PageView:
         await self._go(resolve_typed_address(url, BLANK))

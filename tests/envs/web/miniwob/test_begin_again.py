@@ -49,3 +49,29 @@ def test_a_page_that_begins_again_shows_what_a_fresh_one_shows() -> None:
     assert driver._num_restarts == len(PAGES)
     loading.close()
     driver.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_tabs_that_are_put_aside_count_as_contexts_and_give_way_to_them() -> None:
+    chromium = pytest.importorskip("stepwell.envs.web.chromium")
+    host = chromium.BrowserHost(max_contexts=3)
+    source = MiniWobSource(MiniWobOptions(pages=PAGES[:4]))
+    first, second = (
+        chromium.ChromiumDriver(serve=serve_pages, reuses_context=True, host=host) for _ in range(2)
+    )
+
+    def count_tabs(driver: Any) -> int:
+        return len(driver._context.pages)
+
+    for seed in range(4):
+        open_task(first, source, seed)
+    assert count_tabs(first) == 3  # one in use, two put aside; a third had no room
+    open_task(second, source, 0)
+    assert (count_tabs(first), count_tabs(second)) == (2, 1)
+    for seed in range(1, 8):
+        assert open_task(first, source, seed) == open_task(second, source, seed)
+        assert count_tabs(first) + count_tabs(second) <= 3
+    first.close()
+    second.close()
+    host.close()
