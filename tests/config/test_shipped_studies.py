@@ -73,8 +73,12 @@ def test_a_dry_run_names_the_runs_and_makes_no_folder(
     monkeypatch.chdir(tmp_path)
     Path("small.toml").write_text(SMALL)
     assert main(["study", "small.toml", "--dry-run", "--only", "lake-*-seed0"]) == 0
-    first, *runs = capsys.readouterr().out.splitlines()
+    first, lake, boxes, *runs = capsys.readouterr().out.splitlines()
     assert first == "small: 3 of 15 runs, in runs/study-small"
+    assert lake.startswith(
+        "  lake: 3 seeds × 256 held-out tasks × 1 attempts: finds differences in success from"
+    )
+    assert boxes.startswith("  boxes: 3 seeds")  # what the whole study can detect, whatever `--only` chooses
     assert [run.split() for run in runs] == [
         ["lake-steppo-seed0", "steppo,", "4", "updates,", "waiting"],
         ["lake-grpo-seed0", "grpo,", "4", "updates,", "waiting"],
