@@ -175,10 +175,14 @@ def test_two_arms_are_compared_with_their_choices_and_the_columns_of_credit(tmp_
 
 def test_arms_of_the_step_credit_study_differ_in_clock_and_unit_alone() -> None:
     folder = Path(__file__).parent.parent.parent / "studies"
-    study = load_study(folder / "step_credit.toml")
-    runs = plan_runs(study, folder, Path("runs"))
-    assert len(runs) == 11 * 2 * 5
-    arms = {run.variant: run.config for run in runs if run.env == "long" and run.seed == 0}
+    study, short = load_study(folder / "step_credit.toml"), load_study(folder / "step_credit_short.toml")
+    runs, short_runs = (plan_runs(each, folder, Path("runs")) for each in (study, short))
+    assert (len(runs), len(short_runs)) == (11 * 5, 13 * 5)
+    arms = {run.variant: run.config for run in runs if run.seed == 0}
+    assert {name.removesuffix("-clip") for name in {run.variant for run in short_runs} - set(arms)} == {
+        "steppo",
+        "token-ratio",
+    }
     credit = {
         name: (recipe.credit.name, *(recipe.credit.kwargs.get(key) for key in ("gamma", "clock")))
         for name, config in arms.items()
@@ -189,5 +193,5 @@ def test_arms_of_the_step_credit_study_differ_in_clock_and_unit_alone() -> None:
     assert credit["matched-0.95"] == ("token_gae", 0.95, "step")
     assert {config.train.minibatches for name, config in arms.items() if "8x2" not in name} == {4}
     assert {config.agent.strategy for config in arms.values()} == {"grounding"}
-    assert {run.config.agent.strategy for run in runs if run.env == "short"} == {"no_think"}
-    assert len(plan_runs(make_selection(study), folder, Path("runs"))) == 4 * 4 * 2 * 2
+    assert {run.config.agent.strategy for run in short_runs} == {"no_think"}
+    assert len(plan_runs(make_selection(study), folder, Path("runs"))) == 4 * 4 * 2
