@@ -1,51 +1,86 @@
 """Does the parity check stop a faulty run at once, and a healthy one never?
 
-One run is trained for many updates in bfloat16. At some of them a fault is planted in the engine, one
-after the other, and the update is tried: it should stop before any weight changes. A fault that is not
-seen at once stays for up to four updates. Then the engine is whole again and the run goes on. Every update
-without a planted fault must pass. Weights are compared exactly. Positions are too where the engine runs on a
-CPU; on a GPU, as below, they are left to the logprobs, like the temperature.
+Runs are trained side by side in bfloat16. At one update of each, faults are planted in the engine, one after
+the other, and the update is tried: it should stop before any weight changes. A fault that is not seen at
+once stays for up to four updates. Then the engine is whole again and the run goes on. Every update without a
+planted fault must pass. Weights, positions and rotary tables are compared exactly, a temperature by logprobs.
 
-    python benchmarks/parity_faults.py household-tiny policy.model=smollm2-135m policy.dtype=bfloat16 \\
-        policy.device=cuda train.num_updates=100 --name h200_seed0
+    nvidia-cuda-mps-control -d
+    python benchmarks/parity_faults.py --minutes 8 --name h200    # eight runs of SmolLM2-135M on one GPU
+    python benchmarks/parity_faults.py --runs 1 --name x --no-write --set policy.device=cpu \\
+        --set policy.dtype=float32 --set policy.model=tiny-0.3m --set train.num_updates=4   # not in bfloat16
 
-The result holds, for every healthy update, the mean gap between engine and trainer, and the share of
-tokens in which the engine is farther from float32 than the trainer, so that the distance to the limit
-can be seen.
+`--minutes` is when runs end at the latest, their warm starts included. The result has for every healthy
+update the mean gap between engine and trainer, and the share of tokens in which the engine is farther from
+float32 than the trainer, so that the distance to the limit can be seen. `--errors FOLDER` also keeps those
+errors.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-import platform
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tests.engines.faulty_positions import INDEX_FAULTS, shift_tables
 
 from stepwell.config.loading import load_config
 from stepwell.core import LogprobGaps, ParityError
 from stepwell.core.logprob_gaps import MeasureErrors
+from stepwell.engines import EmbeddedEngine
 from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop.parity_check import ParityCheck
 from stepwell.runs.loop.sources import PlayedSource
 from stepwell.runs.loop.training_loop import TrainingLoop
+from stepwell.runs.machine import describe_machine
 
 RESULTS = Path(__file__).parent / "results"
-JUMP_AT = 64
 WRONG_TEMPERATURE = 1.1
 PATIENCE = 4
 """Updates that a fault stays planted if it is not seen."""
+SETTINGS = (
+    "policy.model=smollm2-135m",
+    "policy.dtype=bfloat16",
+    "policy.device=cuda",
+    "policy.critic=none",
+    "num_threads=1",
+    "agent.guide=true",
+    "sampling.max_tokens=24",
+    "engine={max_length=1024,max_batch_size=128,num_slots=128}",
+    "warm_start={num_demos=256,noise=0.3,stop_at=0.2,check_every=16,epochs=2,batch_size=16,value_coef=0.0,"
+    'optimizer={kind="adamw",learning_rate=1e-4}}',
+    "recipe.name=rloo",
+    "recipe.kl_coef=0.0",
+    "recipe.entropy_coef=0.001",
+    "train.optimizer.kind=adamw",
+    "train.optimizer.learning_rate=3e-5",
+    "train.group_size=8",
+    "train.tasks_per_update=12",
+    "train.minibatches=4",
+    "train.token_budget=4096",
+    "train.num_updates=66",
+    "checkpoint.every=0",
+    "checkpoint.trajectories_mb=0",
+    "monitor.tensorboard=false",
+    "eval.every=0",
+    "eval.num_tasks=8",
+)
 Weights = dict[str, torch.Tensor]
+
+
+class OutOfTimeError(Exception):
+    """The run has no time left for another update."""
 
 
 @dataclass(eq=False)
@@ -56,6 +91,7 @@ class FaultyLoop(TrainingLoop):
     rows: list[dict[str, float]] = field(default_factory=list)
     planted: list[dict[str, Any]] = field(default_factory=list)
     errors: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    deadline: float = float("inf")
     _fault: str = "healthy"
     _previous: Weights | None = None
 
@@ -64,6 +100,8 @@ class FaultyLoop(TrainingLoop):
         self._parity = RecordedParity(self)
 
     def _update(self) -> bool:
+        if time.perf_counter() > self.deadline:
+            raise OutOfTimeError
         if self.state.update in self.plant_at:
             for name, plant in FAULTS.items():
                 self._try_fault(name, plant)
@@ -91,7 +129,7 @@ class FaultyLoop(TrainingLoop):
         found = {"is_caught": message is not None, "checks": len(checked)}
         self.planted.append({"update": update + 1, "fault": name} | found | checked[-1])
         if message is not None:
-            self.planted[-1]["message"] = message.split("; ", 1)[-1].split(". The data")[0]
+            self.planted[-1]["message"] = message.split("; ", 1)[-1].split(". The ratio")[0]
         self._source = source
         self._parity = RecordedParity(self)  # does not remember the faulty updates
         self._publish()
@@ -123,6 +161,10 @@ class RecordedParity(ParityCheck):
                 kept = np.stack([errors.engine, errors.trainer, errors.token_ids]).astype(np.float32)
                 self._loop.errors[f"{self._loop.state.update}/{self._loop._fault}"] = kept
             self._loop.rows.append(row)
+
+
+def _plant_in_engine(plant: Callable[[EmbeddedEngine], Any], loop: FaultyLoop) -> Any:
+    return plant(loop.components.engine)
 
 
 class PrintedNotes(Monitor):
@@ -159,60 +201,6 @@ def load_previous(loop: FaultyLoop) -> Iterator[None]:
 
 
 @contextmanager
-def shift_positions(loop: FaultyLoop, by: int) -> Iterator[None]:
-    """From position 64 on, the engine rotates queries and keys as if every token stood `by` places later."""
-    rotation = loop.components.engine._core.runner.forward.read_tables()
-    tables = (rotation.cos, rotation.sin, rotation.signed_sin)
-    kept = [table.clone() for table in tables]
-    loop.components.engine.forget()
-    for table in tables:
-        table[JUMP_AT:-by] = table[JUMP_AT + by :].clone()
-    yield
-    for table, original in zip(tables, kept, strict=True):
-        table.copy_(original)
-    loop.components.engine.forget()
-
-
-class ShiftedForward:
-    """A forward pass that counts one token twice: from position 64 on, every position is one too high."""
-
-    def __init__(self, inner: Any, uses_plan: bool) -> None:
-        self._inner, self._uses_plan = inner, uses_plan
-
-    def __call__(
-        self, ids: torch.Tensor, positions: torch.Tensor, plan: Any, *args: Any, **options: Any
-    ) -> Any:
-        if self._uses_plan:  # the kernel looks up the plan's positions, and stores the key there too
-            plan = copy.copy(plan)
-            last = plan.store.max_length - 1
-            plan.positions = (plan.positions + (plan.positions >= JUMP_AT)).clamp(max=last)
-        return self._inner(ids, positions + (positions >= JUMP_AT), plan, *args, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-@contextmanager
-def count_token_twice(loop: FaultyLoop) -> Iterator[None]:
-    """The engine looks up other rows of correct tables."""
-    engine, runner = loop.components.engine, loop.components.engine._core.runner
-    own = runner.forward
-    runner.forward = ShiftedForward(own, runner.use_triton)
-    _drop_graphs(runner)
-    engine.forget()
-    yield
-    runner.forward = own
-    _drop_graphs(runner)
-    engine.forget()
-
-
-def _drop_graphs(runner: Any) -> None:
-    """Let decoding steps be captured again, with the forward pass that there is now."""
-    if hasattr(runner, "_graphs"):
-        runner._graphs.clear()
-
-
-@contextmanager
 def record_other_temperature(loop: FaultyLoop) -> Iterator[None]:
     """The trainer is told another temperature than the engine sampled with."""
     trainer = loop.components.trainer
@@ -232,55 +220,110 @@ FAULTS: dict[str, Callable[[FaultyLoop], Any]] = {
     "weights times 1.01": lambda loop: load_other(loop, scale),
     "weights with 1 % noise": lambda loop: load_other(loop, add_noise),
     "weights of the update before": load_previous,
-    "positions shifted by 1": lambda loop: shift_positions(loop, 1),
-    "positions shifted by 16": lambda loop: shift_positions(loop, 16),
-    "a token counted twice": count_token_twice,
+    "rotary tables shifted by 1": lambda loop: shift_tables(loop.components.engine, 1),
+    "rotary tables shifted by 16": lambda loop: shift_tables(loop.components.engine, 16),
     "temperature 1.1 instead of 1": record_other_temperature,
 }
+FAULTS |= {name: partial(_plant_in_engine, plant) for name, plant in INDEX_FAULTS.items()}
+
+
+def train_one(args: argparse.Namespace, seed: int, output: Path) -> None:
+    """Train one run with faults until its updates or its time are over; write what was seen to `output`."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        config = load_config(args.config, [*SETTINGS, *args.set, f"seed={seed}", f"folder={folder}"])
+        total = config.train.num_updates
+        plant_at = frozenset({total // 4 + seed * total // (2 * args.runs) + 1})
+        components = Components(config, Path(folder))
+        loop = FaultyLoop(config, Path(folder), components, PrintedNotes(), plant_at=plant_at)
+        loop.deadline = began + 60.0 * args.minutes
+        stopped = None
+        try:
+            loop.run()
+        except OutOfTimeError:
+            print(f"out of time after {loop.state.update} updates", flush=True)
+        except ParityError as error:
+            stopped = str(error)
+        finally:
+            components.close()
+    if args.errors is not None:
+        np.savez_compressed(args.errors / f"seed{seed}.npz", **loop.errors)
+    found = {
+        "seed": seed,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "updates": loop.state.update,
+        "seconds": round(time.perf_counter() - began, 1),
+        "false_stop": stopped,
+        "planted": loop.planted,
+        "healthy": loop.rows,
+    }
+    output.write_text(json.dumps(found))
+
+
+def train_side_by_side(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """One process per run; what each of them saw."""
+    context = multiprocessing.get_context("spawn")
+    outputs = [folder / f"seed{seed}.json" for seed in range(args.runs)]
+    children = [
+        context.Process(target=train_one, args=(args, seed, output)) for seed, output in enumerate(outputs)
+    ]
+    for child in children:
+        child.start()
+    for seed, child in enumerate(children):
+        child.join()
+        if child.exitcode != 0:
+            print(f"the run of seed {seed} ended with exit code {child.exitcode}")
+    return [json.loads(output.read_text()) for output in outputs if output.exists()]
+
+
+def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many healthy updates passed, and how many checks each fault took."""
+    healthy = [row for run in runs for row in run["healthy"]]
+    faults = {
+        name: [
+            row["checks"] if row["is_caught"] else None
+            for run in runs
+            for row in run["planted"]
+            if row["fault"] == name
+        ]
+        for name in FAULTS
+    }
+    return {
+        "healthy_updates": len(healthy),
+        "false_stops": [run["false_stop"] for run in runs if run["false_stop"] is not None],
+        "planted": sum(map(len, faults.values())),
+        "caught_at_once": sum(checks.count(1) for checks in faults.values()),
+        "checks_until_caught": faults,
+        "largest_share_farther": max((row.get("engine_farther", 0.0) for row in healthy), default=0.0),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("config", help="a preset or a TOML file")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--plants", type=int, default=3, help="updates at which every fault is planted")
-    parser.add_argument("--errors", type=Path, help="an .npz file for all errors against float32")
+    parser.add_argument("--config", default="household-tiny", help="a preset or a TOML file")
+    parser.add_argument("--set", action="append", default=[], metavar="key=value")
+    parser.add_argument("--runs", type=int, default=8, help="side by side")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--errors", type=Path, help="a folder for all errors against float32")
     parser.add_argument("--name", required=True, help="of the result: parity_faults_NAME.json")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="its folder")
+    parser.add_argument("--no-write", action="store_true", help="print only")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        config = load_config(args.config, [*args.overrides, f"folder={folder}"])
-        total = config.train.num_updates
-        places = frozenset(max(1, total * (i + 1) // args.plants - 1) for i in range(args.plants))
-        components = Components(config, Path(folder))
-        loop = FaultyLoop(config, Path(folder), components, PrintedNotes(), plant_at=places)
-        stopped = None
-        try:
-            loop.run()
-        except ParityError as error:
-            stopped = str(error)
-        finally:
-            components.close()
-    if args.errors is not None:
-        np.savez_compressed(args.errors, **loop.errors)
-    missed = [row for row in loop.planted if not row["is_caught"]]
-    result = {
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
-        "overrides": args.overrides,
-        "num_updates": loop.state.update,
-        "false_stop": stopped,
-        "num_planted": len(loop.planted),
-        "num_missed": len(missed),
-        "planted": loop.planted,
-        "healthy": loop.rows,
-    }
-    (RESULTS / f"parity_faults_{args.name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(f"{loop.state.update} updates, false stop: {stopped}")
-    print(f"{len(missed)} of {len(loop.planted)} faults missed")
-    for row in loop.planted:
-        told = row.get("message", "NOT CAUGHT")
-        print(f"  update {row['update']}: {row['fault']}: check {row['checks']}: {told}")
+        runs = train_side_by_side(args, Path(folder))
+    summary = summarize(runs)
+    print(json.dumps(summary, indent=1))
+    for run in runs:
+        for row in run["planted"]:
+            place, told = f"seed {run['seed']}, update {row['update']}", row.get("message", "NOT CAUGHT")
+            print(f"  {place}: {row['fault']}: check {row['checks']}: {told}")
+    if not args.no_write:
+        result = {"machine": describe_machine(), "settings": [*SETTINGS, *args.set], "summary": summary}
+        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in result.items()]
+        lines.append('"runs": [\n' + ",\n".join(json.dumps(run) for run in runs) + "\n]")
+        (args.output / f"parity_faults_{args.name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -7,44 +7,21 @@ on any machine: buckets, spare rows, and rows that go on without being uploaded 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.engines.models import generate_alone, prompts_of, small_model
+from tests.engines.replayed_steps import PlainGraphRunner
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.position_marks import mark_sequence
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.core.step import TokenState
 from stepwell.engines.core import EngineCore
-from stepwell.engines.graphs import GraphKey, GraphRunner, round_up_rows
+from stepwell.engines.graphs import round_up_rows
 from stepwell.engines.runner_factory import build_runner
-
-
-@dataclass
-class Replayed:
-    run: Callable[[], None]
-
-    def replay(self) -> None:
-        self.run()
-
-
-class PlainGraphRunner(GraphRunner):
-    num_uploads = 0
-
-    def _capture_graph(self, key: GraphKey) -> Replayed:
-        return Replayed(lambda: self._run_pass(key))
-
-    def _wait_for_pass(self) -> None:
-        """Nothing runs ahead of the host here."""
-
-    def _upload_rows(self, slots: Any, rows: int) -> None:
-        self.num_uploads += 1
-        super()._upload_rows(slots, rows)
 
 
 def core_of(model: Any, **settings: Any) -> EngineCore:
@@ -98,22 +75,6 @@ def test_rows_that_go_on_are_not_uploaded_again() -> None:
     assert core.runner.num_uploads == 2  # type: ignore[attr-defined]  # both, and b once a had left
     assert found["a"].action.action_ids.tolist() == generate_alone(model, a, 20)
     assert found["b"].action.action_ids.tolist() == generate_alone(model, b, 30)
-
-
-@pytest.mark.parametrize("devices", [("cpu",), ()])
-def test_a_step_notes_its_positions_only_where_they_are_kept(
-    devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stepwell.engines.position_log.CHECKED_DEVICES", devices)
-    model = small_model("llama", torch.float64)
-    core = core_of(model, max_batch_size=1, num_slots=1)
-    (prompt,) = prompts_of([6])
-    core.add_request(greedy(prompt, 8, "a"))
-    found = drain(core)["a"]
-    assert found.action.action_ids.tolist() == generate_alone(model, prompt, 8)
-    assert (found.position_mark is not None) == bool(devices)
-    noted = core.runner._tokens[1]  # type: ignore[attr-defined]  # after the one row's token: its position
-    assert bool(noted) == bool(devices)
 
 
 def test_a_slot_that_changes_hands_between_steps_is_uploaded_again() -> None:

@@ -1,4 +1,4 @@
-"""The position log keeps what was computed last, also where positions of a prefill arrive later."""
+"""The position log knows from which token and where each key was computed, and for this request."""
 
 from __future__ import annotations
 
@@ -8,41 +8,70 @@ import threading
 import numpy as np
 import pytest
 import torch
+from tests.engines.models import prompts_of, small_model
 
-from stepwell.core import position_marks
-from stepwell.core.arrays import AnyArray
+from stepwell.config.engine import EngineConfig
+from stepwell.core import Request, SamplingParams, TokenState, position_marks
 from stepwell.core.position_marks import mark_sequence
-from stepwell.engines import position_log
+from stepwell.engines import EmbeddedEngine
 from stepwell.engines.position_log import PositionLog
 
-
-def array(*numbers: int) -> AnyArray:
-    return np.array(numbers)
+IDS = np.arange(100, 115)
 
 
-@pytest.fixture
-def late_log(monkeypatch: pytest.MonkeyPatch) -> PositionLog:
-    """A log of a device that is not the host: its prefills are read when they are needed."""
-    monkeypatch.setattr(position_log, "CHECKED_DEVICES", ("meta",))
-    return PositionLog(2, torch.device("meta"))
+def log_of_rows(num_rows: int) -> PositionLog:
+    return PositionLog(num_rows, 16, torch.device("cpu"))
 
 
-def test_a_prefill_that_was_cancelled_changes_nothing_of_the_next_request_in_its_slot(
-    late_log: PositionLog,
-) -> None:
-    late_log.add_runs(array(0), array(0), array(50), torch.arange(50) + 100)  # nobody waits for this one
-    late_log.add_runs(array(0), array(0), array(10), torch.arange(10))
-    for place in range(10, 15):
-        late_log.add_tokens(array(0), array(place), array(place))
-    assert late_log.compute_mark(0, 15) == mark_sequence(np.arange(15))
+def note(log: PositionLog, slot: int, places: range, positions: torch.Tensor) -> None:
+    where = torch.tensor(places)
+    log.note_tokens(torch.full_like(where, slot), where, torch.from_numpy(IDS)[where], positions)
 
 
-def test_a_prefix_is_copied_with_what_is_still_arriving(late_log: PositionLog) -> None:
-    late_log.add_runs(array(0), array(0), array(10), torch.arange(10) + 3)
-    late_log.copy_prefixes([0], [1], 10)
-    late_log.add_runs(array(0), array(0), array(10), torch.arange(10))
-    assert late_log.compute_mark(1, 10) == mark_sequence(np.arange(10) + 3)
-    assert late_log.compute_mark(0, 10) == mark_sequence(np.arange(10))
+def test_a_place_that_was_computed_for_an_earlier_request_only_is_no_place_of_this_one() -> None:
+    log = log_of_rows(2)
+    note(log, 0, range(15), torch.arange(15))
+    assert log.compute_mark(0, IDS) == mark_sequence(np.arange(15))
+    log.forget_rest([0, 1], [8, 0])
+    note(log, 0, range(9, 15), torch.arange(9, 15))  # place 8 is left out
+    assert log.compute_mark(0, IDS[:8]) == mark_sequence(np.arange(8))
+    assert log.compute_mark(0, IDS) == mark_sequence(np.where(np.arange(15) == 8, -1, np.arange(15)))
+
+
+def test_a_key_of_another_token_counts_as_never_computed() -> None:
+    log = log_of_rows(1)
+    note(log, 0, range(15), torch.arange(15))
+    asked = np.where(np.arange(15) == 3, 7, IDS)
+    assert log.compute_mark(0, asked) == mark_sequence(np.where(np.arange(15) == 3, -1, np.arange(15)))
+
+
+def test_rows_grow_in_places_and_axes_and_keep_what_they_know() -> None:
+    log = log_of_rows(2)
+    note(log, 0, range(10), torch.arange(10))
+    log.ensure_places(40)
+    note(log, 1, range(10), torch.stack([torch.arange(10), torch.arange(10) + 1, torch.arange(10)]))
+    note(log, 0, range(10, 15), torch.arange(10, 15))
+    assert log.table.shape == (2, 4, 40)
+    assert log.compute_mark(0, IDS) == mark_sequence(np.arange(15))
+    three = np.stack([np.arange(10), np.arange(10) + 1, np.arange(10)])
+    assert log.compute_mark(1, IDS[:10]) == mark_sequence(three)
+
+
+def test_a_request_that_is_cancelled_in_its_prefill_changes_no_mark_of_the_next_in_its_slot() -> None:
+    long, short = prompts_of([60, 20])
+    settings = EngineConfig(num_slots=1, max_batch_size=1, prefill_tokens=16)
+    params = SamplingParams(max_tokens=5, ignore_end=True)
+    with EmbeddedEngine(small_model("llama"), config=settings) as engine:
+        core = engine._core
+        core.add_request(Request(TokenState(long), params, id="a"))
+        core.step()
+        core.cancel("a")
+        core.add_request(Request(TokenState(short), params, id="b"))
+        done = []
+        while core.is_busy:
+            done += core.step()
+    marks = {one.id: one.sampled.position_mark for one in done}
+    assert marks == {"a": None, "b": mark_sequence(np.arange(24))}
 
 
 def test_threads_that_look_up_marks_at_once_disturb_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Positions of an engine on a CPU are compared exactly: a shift by one stops a run at once.
+"""Positions are compared exactly: a shift by one stops a run at once.
 
 No logprob in bfloat16 shows such a shift. Runs in bfloat16 are refused on CPUs; one test lifts the refusal.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.engines.faulty_positions import change_frequencies, shift_indices, shift_tables
+from tests.engines.faulty_positions import INDEX_FAULTS, change_frequencies, shift_indices, shift_tables
 from tests.runs.small import small_components, small_config
 
 from stepwell.core import ParityError, WeightsError
@@ -24,12 +24,13 @@ from stepwell.runs.loop.task_feeds import build_feed
 from stepwell.runs.loop.training_loop import TrainingLoop
 from stepwell.runs.run import train
 
-FAULTS: dict[str, Callable[[EmbeddedEngine], AbstractContextManager[None]]] = {
-    r"the engine read 2 of 2 steps at other positions than the trainer; the first is .*step 0": shift_indices,
+WRONG_STEPS = r"the engine read [1-4] of 4 steps at other positions than the trainer; the first is .*step 0"
+WRONG_TABLES: dict[str, Callable[[EmbeddedEngine], AbstractContextManager[None]]] = {
     r"the engine rotates queries and keys at \d+ of \d+ positions \(from 64 on\) by other": shift_tables,
     "the engine's rotary frequencies .* are not the trainer's": change_frequencies,
 }
-SHORT = ("train.tasks_per_update=1", "env.options={size=3, max_turns=1}", "sampling.max_tokens=4")
+FAULTS = [*((WRONG_STEPS, plant) for plant in INDEX_FAULTS.values()), *WRONG_TABLES.items()]
+SHORT = ("train.tasks_per_update=2", "env.options={size=3, max_turns=1}", "sampling.max_tokens=4")
 
 
 class Remember(Monitor):
@@ -63,13 +64,21 @@ def slow_bfloat16(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("slow_bfloat16")
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        ("cpu", "float32"),
+        pytest.param("cpu", "bfloat16", marks=pytest.mark.slow),
+        pytest.param("cuda", "bfloat16", marks=pytest.mark.gpu),
+    ],
+)
 def test_a_fault_in_positions_stops_the_run_at_once_and_before_any_weight_changes(
-    tmp_path: Path, dtype: str
+    tmp_path: Path, device: str, dtype: str
 ) -> None:
-    loop = started(tmp_path, f"policy.dtype={dtype}", *SHORT)
+    loop = started(tmp_path, f"policy.device={device}", f"policy.dtype={dtype}", *SHORT)
     before = copy_weights(loop)
-    faults = list(FAULTS.items())[: 2 if dtype == "bfloat16" else 3]  # an emulated update takes seconds
+    is_emulated = device == "cpu" and dtype == "bfloat16"  # an update takes seconds
+    faults = [FAULTS[0], FAULTS[-2]] if is_emulated else FAULTS
     for place, (words, plant) in enumerate(faults):
         loop._source = PlayedSource(loop.config, loop.components, f"fault-{place}", loop._feed)
         told = rf"update 1: engine and trainer disagree about .*{words}"
@@ -77,7 +86,7 @@ def test_a_fault_in_positions_stops_the_run_at_once_and_before_any_weight_change
             loop._update()
     after = loop.components.policy.state_dict()
     assert all(torch.equal(after[name], before[name]) for name in before)
-    if dtype == "float32":
+    if not is_emulated:
         loop._source = loop._make_source()
         loop._update()  # the engine is whole again
         assert loop.state.update == 1
@@ -88,7 +97,7 @@ def test_other_positions_are_only_noted_where_that_was_asked_for(tmp_path: Path)
     with shift_indices(loop.components.engine):
         loop._update()
     assert loop.monitor.said[0].startswith(  # type: ignore[attr-defined]
-        "update 1: engine and trainer disagree about positions: the engine read 2 of 2 steps "
+        "update 1: engine and trainer disagree about positions: the engine read 4 of 4 steps "
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.engines.faulty_positions import shift_indices
+import torch
+from tests.engines.faulty_positions import INDEX_FAULTS, shift_indices
 from tests.engines.models import prompts_of, small_model
+from tests.engines.replayed_steps import PlainGraphRunner
 from tests.engines.seeing_models import FAMILIES, prompt, seeing_model
 
 from stepwell.config.engine import EngineConfig
@@ -104,6 +107,48 @@ def test_one_position_too_many_is_seen_in_every_step_that_reaches_it() -> None:
     with EmbeddedEngine(copy.deepcopy(model)) as engine, shift_indices(engine):
         steps = sample(engine, states)
     assert find_wrong(CausalLMPolicy(model), steps) == [2]  # 59 + 6 tokens: the last one is not read
+
+
+def replay_steps(engine: EmbeddedEngine) -> None:
+    """Let an engine on a CPU decode as captured graphs do."""
+    core = engine._core
+    plain = core.runner
+    core.runner = PlainGraphRunner(plain.forward, plain.store, plain.table, False, core.config.max_batch_size)
+
+
+@pytest.mark.parametrize("name", INDEX_FAULTS)
+@pytest.mark.parametrize("decoding", ["plain", "replayed"])
+def test_a_fault_in_prefill_decoding_or_reuse_is_seen_and_gone_without_it(decoding: str, name: str) -> None:
+    check_that_a_fault_is_seen(small_model("llama"), name, is_replayed=decoding == "replayed")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", INDEX_FAULTS)
+@pytest.mark.parametrize("forward", ["lean", "transformers"])
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+@pytest.mark.parametrize("kernel", ["triton", "torch"])
+def test_a_fault_of_an_engine_on_a_gpu_is_seen_in_bfloat16(
+    kernel: str, graphs: bool, forward: str, name: str
+) -> None:
+    settings = EngineConfig(attention_kernel=kernel, cuda_graphs=graphs, forward=forward)
+    check_that_a_fault_is_seen(small_model("llama").to("cuda", torch.bfloat16), name, settings)
+
+
+def check_that_a_fault_is_seen(
+    model: Any, name: str, settings: EngineConfig | None = None, *, is_replayed: bool = False
+) -> None:
+    """Sample dialogues with a shared opening from an engine with a fault, and from the same one without."""
+    policy = CausalLMPolicy(copy.deepcopy(model))
+    opening, *tails = prompts_of([50, 11, 20, 30])
+    states = [TokenState([*opening, 3 + i, *tail]) for i, tail in enumerate(tails)]
+    with EmbeddedEngine(model, config=settings or EngineConfig(prefill_tokens=64)) as engine:
+        if is_replayed:
+            replay_steps(engine)
+        for plant in (INDEX_FAULTS[name], None):
+            with nullcontext() if plant is None else plant(engine):
+                steps = sample(engine, states, "a", "b", "c")
+                steps += sample(engine, [extend(step, [7, 8, 9]) for step in steps], "a", "b", "c")
+            assert bool(find_wrong(policy, steps)) == (plant is not None)
 
 
 def test_a_mark_is_kept_with_its_step_and_is_no_part_of_what_makes_steps_equal() -> None:

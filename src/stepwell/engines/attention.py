@@ -48,6 +48,11 @@ class AttentionSpec:
 class AttentionPlan(Protocol):
     """What one forward pass writes to the cache and attends to."""
 
+    slots: torch.Tensor
+    """The slot of each new token, [T]."""
+    positions: torch.Tensor
+    """Its place there, [T]."""
+
     def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store key [T, K, D] and value [T, K, Dv] of the new tokens."""
 
@@ -156,7 +161,7 @@ class PrefillPlan:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         positions = np.concatenate([np.arange(s, s + c) for s, c in zip(starts, counts, strict=True)])
         self.positions = torch.from_numpy(positions).to(store.device)
-        self._token_slots = torch.from_numpy(np.repeat(slots, counts)).to(store.device)
+        self.slots = torch.from_numpy(np.repeat(slots, counts)).to(store.device)
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for i, (start, count) in enumerate(zip(starts, counts, strict=True)):
             groups[int(count - 1).bit_length(), int(start + count - 1).bit_length()].append(i)
@@ -182,7 +187,7 @@ class PrefillPlan:
         )
 
     def write_kv(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        self.store.write_kv(layer, self._token_slots, self.positions, key, value)
+        self.store.write_kv(layer, self.slots, self.positions, key, value)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: AttentionSpec

@@ -206,7 +206,8 @@ class EngineCore:
     def _admit_waiting(self) -> None:
         if not self._waiting:
             return
-        copies = PrefixCopies(self.runner.store)
+        store, seated = self.runner.store, list[tuple[int, int]]()
+        copies = PrefixCopies(store)
         for sequence in list(self._waiting.values()):
             if len(self._running) >= self.config.max_batch_size:
                 break
@@ -217,7 +218,10 @@ class EngineCore:
                 copies.add_copy(placement.copy_from, placement.slot, placement.num_cached)
             del self._waiting[sequence.request.id]
             self._seat_sequence(sequence, placement.slot, placement.num_cached)
+            seated.append((placement.slot, placement.num_cached))
         copies.make_copies()
+        if seated:
+            store.positions.forget_rest(*zip(*seated, strict=True))
 
     def _seat_sequence(self, sequence: _Sequence, slot: int, num_cached: int) -> None:
         table, params = self.table, sequence.request.params
@@ -290,7 +294,7 @@ class EngineCore:
             text = self._tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         if len(ids) and self.table.computed[sequence.slot] == self.table.length[sequence.slot] - 1:
             num_read = int(self.table.computed[sequence.slot])  # the last token was sampled, but never read
-            mark = self.runner.store.positions.compute_mark(sequence.slot, num_read)
+            mark = self.runner.compute_mark(sequence.slot, num_read)
         for array in (ids, logprobs):
             array.setflags(write=False)  # nobody else has them: the record needs no copy
         sampled = Sampled(

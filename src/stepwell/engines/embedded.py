@@ -211,8 +211,6 @@ class EmbeddedEngine:
     def check_rotation(self, model: Any) -> None:
         """Refuse if this engine rotates queries and keys otherwise than the trainer's `model` anywhere."""
         runner = self._core.runner
-        if not runner.store.positions.is_kept:
-            return
         self._pause(lambda: check_rotation(runner.forward, self.model, model, runner.store.length))
 
     def close(self) -> None:

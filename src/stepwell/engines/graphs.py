@@ -57,11 +57,11 @@ class GraphRunner(Runner):
         pin = device.type == "cuda"
         self._ints = torch.zeros(5 * rows, dtype=torch.int64, device=device)
         self._floats = torch.zeros(2 * rows, dtype=torch.float32, device=device)
-        self._tokens = torch.zeros(2 * rows, dtype=torch.int64, device=device)  # and their positions
+        self._tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self._logprobs = torch.zeros(rows, dtype=torch.float32, device=device)
         self._host_ints = torch.zeros(5 * rows, dtype=torch.int64, pin_memory=pin)
         self._host_floats = torch.zeros(2 * rows, dtype=torch.float32, pin_memory=pin)
-        self._host_tokens = torch.zeros(2 * rows, dtype=torch.int64, pin_memory=pin)
+        self._host_tokens = torch.zeros(rows, dtype=torch.int64, pin_memory=pin)
         self._host_logprobs = torch.zeros(rows, dtype=torch.float32, pin_memory=pin)
         self._graphs: dict[GraphKey, CapturedGraph] = {}
         self._pool: Any = None
@@ -78,14 +78,11 @@ class GraphRunner(Runner):
             self._upload_rows(slots, key[0])
             self._on_device = state
         self._graphs[key].replay()
-        count, rows = len(slots), key[0]
-        shown = 2 * rows if self.store.positions.is_kept else count
-        self._host_tokens[:shown].copy_(self._tokens[:shown], non_blocking=True)
+        count = len(slots)
+        self._host_tokens[:count].copy_(self._tokens[:count], non_blocking=True)
         self._host_logprobs[:count].copy_(self._logprobs[:count], non_blocking=True)
         self._wait_for_pass()
-        tokens, positions = self._host_tokens[: 2 * rows].numpy().reshape(2, rows)[:, :count].copy()
-        self.store.positions.add_tokens(slots, self.table.length[slots] - 1, positions)
-        return tokens, self._host_logprobs[:count].numpy().copy()
+        return self._host_tokens[:count].numpy().copy(), self._host_logprobs[:count].numpy().copy()
 
     def _choose_graph(self, slots: AnyArray) -> GraphKey:
         if self.use_triton:
@@ -147,9 +144,9 @@ class GraphRunner(Runner):
         )
         logits = self.forward(ids, positions, plan, want_logits=True)
         assert logits is not None
+        self.store.positions.note_tokens(plan.slots, plan.positions, ids, self.forward.positions)
         numbers = hash_uniforms_on_device(seeds, indices)
-        tokens, used = self._tokens[: 2 * rows].view(2, rows)
-        logprobs = self._logprobs[:rows]
+        tokens, logprobs = self._tokens[:rows], self._logprobs[:rows]
         if self.use_triton:
             from stepwell.engines.triton_sampling import sample_tokens
 
@@ -158,8 +155,6 @@ class GraphRunner(Runner):
             chosen, chances = choose_tokens(logits, temperature, top_p if use_top_p else None, numbers)
             tokens.copy_(chosen)
             logprobs.copy_(chances)
-        if self.store.positions.is_kept:
-            used.copy_(self.forward.positions)
         ids.copy_(tokens)
         indices.add_(1)
         positions.add_(1).clamp_(

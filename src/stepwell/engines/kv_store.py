@@ -11,7 +11,7 @@ Invariants
 * On CPU the length grows by doubling up to `max_length` (untouched pages cost nothing).
   On CUDA all of it is allocated at once, because captured graphs keep its addresses.
 * There is one more row than slots: captured graphs pad their batch with it.
-* `positions` knows at which position each key was computed, and follows every copy.
+* `positions` knows from which token and at which position each key was computed, and follows every copy.
 * Prefixes that requests share are copied between rows (`PrefixCopies`), never recomputed.
 """
 
@@ -38,7 +38,7 @@ class KVStore:
         self.device = device
         self.dtype = dtype
         self.length = max_length if device.type == "cuda" else min(FIRST_LENGTH, max_length)
-        self.positions = PositionLog(num_slots, device)
+        self.positions = PositionLog(num_slots + 1, self.length, device)
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
 
@@ -71,15 +71,14 @@ class KVStore:
             for layer, tensor in stored.items():
                 stored[layer] = self._allocate_zeros(tensor.shape[1], tensor.shape[3])
                 stored[layer][:, :, :old] = tensor
+        self.positions.ensure_places(self.length)
 
     def copy_prefixes(self, sources: list[int], targets: list[int], num_tokens: int) -> None:
         """Copy the first `num_tokens` of each source into its target. All are read before any is written."""
         assert len(set(targets)) == len(targets)
         read, write = (torch.tensor(slots, device=self.device) for slots in (sources, targets))
-        for layer in self._keys:
-            for tensor in (self.keys(layer), self.values(layer)):
-                tensor[:, :, :num_tokens].index_copy_(0, write, tensor[:, :, :num_tokens][read])
-        self.positions.copy_prefixes(sources, targets, num_tokens)
+        for tensor in (*self._keys.values(), *self._values.values(), self.positions.table):
+            _copy_rows(tensor, read, write, num_tokens)
 
     def write_kv(
         self, layer: int, slots: torch.Tensor, positions: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -102,6 +101,11 @@ class KVStore:
                 f"the cache does not fit into the GPU's memory: the keys of one layer take {size:.2f} GiB at "
                 f"num_slots={self.num_slots} and max_length={self.max_length}; lower one of the two"
             ) from error
+
+
+def _copy_rows(tensor: torch.Tensor, read: torch.Tensor, write: torch.Tensor, num_tokens: int) -> None:
+    """Copy the first places of some rows [slot, :, place, ...] to others."""
+    tensor[:, :, :num_tokens].index_copy_(0, write, tensor[:, :, :num_tokens][read])
 
 
 class PrefixCopies:

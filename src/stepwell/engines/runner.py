@@ -48,7 +48,7 @@ class Runner:
             ]
         ids = torch.from_numpy(np.concatenate(runs)).to(self.store.device)
         self.forward(ids, positions, plan, want_logits=False, features=features)
-        self.store.positions.add_runs(slots, starts, counts, self.forward.positions)
+        self.store.positions.note_tokens(plan.slots, plan.positions, ids, self.forward.positions)
 
     def prepare_prefill(
         self, slots: AnyArray, starts: AnyArray, counts: AnyArray
@@ -81,9 +81,8 @@ class Runner:
             turned = turned + torch.from_numpy(shift).to(device)
         logits = self.forward(ids, turned, plan, want_logits=True)
         assert logits is not None
+        self.store.positions.note_tokens(plan.slots, plan.positions, ids, self.forward.positions)
         tokens, logprobs = choose_tokens(logits, *self._make_sampling_tensors(slots, positions))
-        if self.store.positions.is_kept:
-            self.store.positions.add_tokens(slots, positions, self.forward.positions.cpu().numpy())
         return tokens.cpu().numpy(), logprobs.float().cpu().numpy()
 
     def build_decode_plan(self, slots: AnyArray, positions: AnyArray) -> Any:
@@ -103,6 +102,13 @@ class Runner:
         if device.type == "cuda":
             processors = torch.cuda.get_device_properties(device).multi_processor_count
         return TritonDecodePlan(self.store, slots, positions, processors)
+
+    def compute_mark(self, slot: int, num_tokens: int) -> int:
+        """Mark the positions at which the first tokens of a slot were read (`PositionLog`)."""
+        ids = self.table.tokens[slot, :num_tokens]
+        if self.image_features is not None:
+            ids = self.image_features.read_ids(slot, 0, ids)
+        return self.store.positions.compute_mark(slot, ids)
 
     def _make_sampling_tensors(self, slots: AnyArray, positions: AnyArray) -> tuple[torch.Tensor | None, ...]:
         """Return temperature, top-p and uniform numbers; None for what no row needs."""

@@ -1,7 +1,6 @@
 """Compares engine and trainer on fresh samples in every update; what is not rounding stops the run.
 
-Four questions are asked before any weight changes. Three have exact answers, the second and third only
-where the engine runs on a CPU (`engines/position_log.py`):
+Four questions are asked before any weight changes. Three have exact answers:
 
     weights      does the engine still hold what was published?        fingerprints (`engines/weights.py`)
     positions    did it read every token where the trainer reads it?   marks (`training/position_check.py`)
