@@ -6,7 +6,7 @@ once stays for up to four updates. Then the engine is whole again and the run go
 planted fault must pass. Weights, positions and rotary tables are compared exactly, a temperature by logprobs.
 
     nvidia-cuda-mps-control -d
-    python benchmarks/parity_faults.py --minutes 8 --name h200    # eight runs of SmolLM2-135M on one GPU
+    python benchmarks/parity_faults.py --minutes 8 --name h200    # ten runs of SmolLM2-135M on one GPU
     python benchmarks/parity_faults.py --runs 1 --name x --no-write --set policy.device=cpu \\
         --set policy.dtype=float32 --set policy.model=tiny-0.3m --set train.num_updates=4   # not in bfloat16
 
@@ -57,7 +57,7 @@ SETTINGS = (
     "num_threads=1",
     "agent.guide=true",
     "sampling.max_tokens=24",
-    "engine={max_length=1024,max_batch_size=128,num_slots=128}",
+    "engine={max_length=1024,max_batch_size=96,num_slots=96}",
     "warm_start={num_demos=256,noise=0.3,stop_at=0.2,check_every=16,epochs=2,batch_size=16,value_coef=0.0,"
     'optimizer={kind="adamw",learning_rate=1e-4}}',
     "recipe.name=rloo",
@@ -68,8 +68,8 @@ SETTINGS = (
     "train.group_size=8",
     "train.tasks_per_update=12",
     "train.minibatches=4",
-    "train.token_budget=4096",
-    "train.num_updates=66",
+    "train.token_budget=3072",
+    "train.num_updates=60",
     "checkpoint.every=0",
     "checkpoint.trajectories_mb=0",
     "monitor.tensorboard=false",
@@ -233,7 +233,7 @@ def train_one(args: argparse.Namespace, seed: int, output: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = load_config(args.config, [*SETTINGS, *args.set, f"seed={seed}", f"folder={folder}"])
         total = config.train.num_updates
-        plant_at = frozenset({total // 4 + seed * total // (2 * args.runs) + 1})
+        plant_at = frozenset({total // 6 + seed * total // (3 * args.runs) + 1})
         components = Components(config, Path(folder))
         loop = FaultyLoop(config, Path(folder), components, PrintedNotes(), plant_at=plant_at)
         loop.deadline = began + 60.0 * args.minutes
@@ -304,7 +304,7 @@ def main() -> None:
     )
     parser.add_argument("--config", default="household-tiny", help="a preset or a TOML file")
     parser.add_argument("--set", action="append", default=[], metavar="key=value")
-    parser.add_argument("--runs", type=int, default=8, help="side by side")
+    parser.add_argument("--runs", type=int, default=10, help="side by side")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--errors", type=Path, help="a folder for all errors against float32")
     parser.add_argument("--name", required=True, help="of the result: parity_faults_NAME.json")
