@@ -57,7 +57,7 @@ SETTINGS = (
     "num_threads=1",
     "agent.guide=true",
     "sampling.max_tokens=24",
-    "engine={max_length=1024,max_batch_size=96,num_slots=96}",
+    "engine={max_length=1024,max_batch_size=96,num_slots=96,prefill_tokens=8192}",
     "warm_start={num_demos=256,noise=0.3,stop_at=0.2,check_every=16,epochs=2,batch_size=16,value_coef=0.0,"
     'optimizer={kind="adamw",learning_rate=1e-4}}',
     "recipe.name=rloo",
