@@ -17,7 +17,7 @@ def plan(name: str) -> list[PlannedRun]:
     return plan_runs(load_study(FOLDER / f"{name}.toml"), FOLDER, Path("runs"))
 
 
-@pytest.mark.parametrize("name", ["webrl_tiny", "webrl_small", "webrl_baselines"])
+@pytest.mark.parametrize("name", ["webrl_tiny", "webrl_small", "webrl_smollm2", "webrl_baselines"])
 def test_every_arm_has_a_recipe_that_its_settings_allow(name: str) -> None:
     for run in plan(name):
         recipe = resolve_recipe(run.config.recipe)
@@ -45,7 +45,16 @@ def test_arms_of_the_small_web_study_differ_in_what_they_name() -> None:
     recipes = {name: resolve_recipe(config.recipe) for name, config in arms.items()}
     webrl = {name for name, recipe in recipes.items() if recipe.name == "webrl"}
     ablations = {"no-replay", "no-kl", "no-kl-no-replay", "no-curriculum", "webrl-judged"}
-    assert webrl == {"webrl", "discount", "beta-0.3", "beta-0.1"} | ablations
+    parts = {"band-all", "band-known", "band-far", "failures-in-buffer", "critic-without-replay"}
+    assert webrl == {"webrl", "discount", "beta-0.3", "beta-0.1"} | ablations | parts
+    bands = {name: (arms[name].replay.min_perplexity, arms[name].replay.max_perplexity) for name in parts}
+    assert bands["band-known"][1] == 1.0526 == bands["failures-in-buffer"][0] and bands["band-far"] == (
+        2.0,
+        1e9,
+    )
+    assert {name for name in webrl if arms[name].replay.with_failures} == {"failures-in-buffer"}
+    assert {name for name in webrl if not arms[name].replay.teaches_critic} == {"critic-without-replay"}
+    assert arms["digirl-curriculum"].curriculum.generator == "evolve"
     discounts = {name: recipes[name].credit.kwargs["gamma"] for name in webrl if recipes[name].credit}
     assert {name for name, gamma in discounts.items() if gamma != 1.0} == {"discount"}
     assert {name for name in webrl if not recipes[name].needs_reference} == {"no-kl", "no-kl-no-replay"}
@@ -58,6 +67,19 @@ def test_arms_of_the_small_web_study_differ_in_what_they_name() -> None:
     assert arms["no-curriculum"].train.num_tasks == arms["no-curriculum"].curriculum.tasks_per_phase
     assert arms["rloo"].train.group_size * arms["rloo"].train.tasks_per_update == 256
     assert {name for name, config in arms.items() if config.offline.pool} == {"awr", "filtered-bc"}
+
+
+def test_arms_with_smollm2_differ_in_what_they_name() -> None:
+    arms = {run.variant: run.config for run in plan("webrl_smollm2") if run.seed == 0}
+    assert {config.policy.model for config in arms.values()} == {"smollm2-135m"}
+    losses = {
+        name: resolve_recipe(arms[name].recipe).loss for name in ("webrl", "no-curriculum", "fresh-tasks")
+    }
+    assert len({(loss.name, str(loss.kwargs)) for loss in losses.values()}) == 1
+    assert arms["webrl"].curriculum.generator != "fresh" == arms["no-curriculum"].curriculum.generator
+    assert arms["no-curriculum"].train.num_tasks == arms["no-curriculum"].curriculum.tasks_per_phase
+    assert arms["fresh-tasks"].train.num_tasks >= 5 * arms["fresh-tasks"].curriculum.tasks_per_phase
+    assert {name for name, config in arms.items() if config.offline.pool} == {"filtered-bc"}
 
 
 def test_arms_of_the_tiny_web_study_differ_in_what_they_name() -> None:
