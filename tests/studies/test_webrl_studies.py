@@ -48,10 +48,8 @@ def test_arms_of_the_small_web_study_differ_in_what_they_name() -> None:
     parts = {"band-all", "band-known", "band-far", "failures-in-buffer", "critic-without-replay"}
     assert webrl == {"webrl", "discount", "beta-0.3", "beta-0.1"} | ablations | parts
     bands = {name: (arms[name].replay.min_perplexity, arms[name].replay.max_perplexity) for name in parts}
-    assert bands["band-known"][1] == 1.0526 == bands["failures-in-buffer"][0] and bands["band-far"] == (
-        2.0,
-        1e9,
-    )
+    assert bands["band-known"][1] == pytest.approx(bands["failures-in-buffer"][0], abs=1e-4)
+    assert bands["band-far"] == (2.0, 1e9)
     assert {name for name in webrl if arms[name].replay.with_failures} == {"failures-in-buffer"}
     assert {name for name in webrl if not arms[name].replay.teaches_critic} == {"critic-without-replay"}
     assert arms["digirl-curriculum"].curriculum.generator == "evolve"
