@@ -67,6 +67,8 @@ PEAK_FLOPS = 989e12
 
 def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, options: Any) -> dict[str, Any]:
     """Seconds of the best of a few updates, tokens per second, MFU and peak memory."""
+    if way == "packed" and options.packed_budget is not None:
+        row = replace(row, budget=options.packed_budget)
     runner = prepare_way(way, row, device, dtype, options.checkpointing)
     start = time.perf_counter()
     runner.warm_up()
@@ -236,6 +238,7 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--layers", choices=["auto", *LAYERS], default="auto", help="CUDA: the layers of packed and replay"
     )
+    parser.add_argument("--packed-budget", type=int, help="tokens of the packed way's microbatches")
     parser.add_argument("--repeats", type=int, default=3, help="updates of each way, at most")
     parser.add_argument("--seconds", type=float, default=6.0, help="time of the updates of each way, about")
     parser.add_argument("--quick", action="store_true", help="small rows with a tiny model")

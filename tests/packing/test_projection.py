@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from stepwell.algos.kl import full
 from stepwell.packing import projection, token_scores
-from stepwell.packing.projection import project_scores
+from stepwell.packing.projection import HeadInputs, project_scores
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 NEEDS_INTERPRETER = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1")
@@ -43,7 +44,7 @@ def score_and_pull(case: dict[str, Any], *, chunked: bool, with_entropies: bool)
     leaves = [case[name] for name in ("hidden", "weight", "bias")]
     rest = [case[name] for name in ("inverse_temperatures", "rows", "targets")]
     if chunked:
-        logprobs, entropies = project_scores(*leaves, *rest, with_entropies=with_entropies)
+        logprobs, entropies, _ = project_scores(*leaves, *rest, with_entropies=with_entropies)
     else:
         logprobs, entropies = token_scores(F.linear(*leaves), *rest, with_entropies=with_entropies)
     outputs = [logprobs] if entropies is None else [logprobs, entropies]
@@ -100,9 +101,73 @@ def test_the_size_of_a_chunk_changes_nothing(seed: int, num_rows: int, chunk: in
 def test_a_frozen_head_gets_no_gradient(few_rows) -> None:
     case = draw_case(2, 5, 11, torch.float64)
     case["weight"].requires_grad_(False)
-    logprobs, _ = project_scores(**case)
+    logprobs, *_ = project_scores(**case)
     logprobs.sum().backward()
     assert case["weight"].grad is None and case["hidden"].grad is not None
+
+
+def compare_and_pull(case: dict[str, Any], *, chunked: bool) -> list[Tensor]:
+    """Logprobs, entropies, full KL to other rows and another head, and gradients of the policy's side."""
+    leaves = [case[name] for name in ("hidden", "weight", "bias")]
+    rest = [case[name] for name in ("inverse_temperatures", "rows", "targets")]
+    draw = torch.Generator().manual_seed(7)
+    others = HeadInputs(
+        *(leaf.detach() + 0.3 * torch.randn(leaf.shape, generator=draw).to(leaf) for leaf in leaves)
+    )
+    if chunked:
+        logprobs, entropies, kls = project_scores(*leaves, *rest, reference=others)
+    else:
+        logits = F.linear(*leaves)
+        logprobs, entropies = token_scores(logits, *rest)
+        scale = rest[0].to(torch.promote_types(logits.dtype, torch.float32))[:, None]
+        theirs = F.linear(*others)
+        kls = full(logits.to(scale) * scale, theirs.to(scale) * scale)
+    outputs = [logprobs, entropies, kls]
+    assert float(kls.detach().mean()) > 0.01
+    loss = sum((part * torch.linspace(-1, 2, part.numel()).to(part)).sum() for part in outputs)
+    return [*outputs, *torch.autograd.grad(loss, leaves)]
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-5)])
+def test_the_full_kl_in_chunks_equals_that_of_all_logits(few_rows, dtype, tolerance) -> None:
+    case = draw_case(0, 13, 37, dtype)
+    assert_close(compare_and_pull(case, chunked=True), compare_and_pull(case, chunked=False), tolerance)
+
+
+@pytest.mark.parametrize("vocab", [49_152, 151_936])
+def test_the_full_kl_of_real_vocabularies_equals_that_of_all_logits(few_rows, vocab: int) -> None:
+    case = draw_case(0, 3, vocab, torch.float64)
+    assert_close(compare_and_pull(case, chunked=True), compare_and_pull(case, chunked=False), 1e-12)
+
+
+def test_the_full_kl_to_oneself_is_zero_and_pulls_nothing(few_rows) -> None:
+    case = draw_case(0, 13, 37, torch.float32)
+    own = HeadInputs(*(case[name].detach() for name in ("hidden", "weight", "bias")))
+    *_, kls = project_scores(**case, reference=own)
+    assert kls is not None and not bool(kls.any())
+    (grads,) = torch.autograd.grad(kls.sum(), case["hidden"])
+    assert float(grads.abs().max()) < 1e-7
+
+
+def test_a_word_that_the_policy_excludes_adds_nothing_to_the_full_kl(few_rows) -> None:
+    case = draw_case(4, 5, 11, torch.float64)
+    with torch.no_grad():
+        case["bias"][3] = -torch.inf
+    case["targets"][:] = 1
+    ours, theirs = (compare_and_pull(case, chunked=chunked) for chunked in (True, False))
+    assert all(bool(part.isfinite().all()) for part in ours[:3])
+    assert_close(ours[:3], theirs[:3], 1e-12)
+
+
+@NEEDS_INTERPRETER
+@pytest.mark.parametrize("vocab", [37, 5000])
+def test_the_kernel_of_the_full_kl_in_the_interpreter_equals_torch(few_rows, monkeypatch, vocab) -> None:
+    from stepwell.packing import projection_cuda
+
+    case = draw_case(3, 5, vocab, torch.float32)
+    theirs = compare_and_pull(case, chunked=True)
+    monkeypatch.setattr(projection, "_find_backend", lambda hidden: projection_cuda)
+    assert_close(compare_and_pull(case, chunked=True), theirs, 3e-5)
 
 
 @NEEDS_INTERPRETER
@@ -124,5 +189,16 @@ def test_kernels_on_the_gpu_equal_torch(monkeypatch, vocab, dtype, tolerance) ->
     monkeypatch.setitem(projection.CHUNK_BYTES, "cuda", 8 * vocab)
     case = draw_case(4, 33, vocab, dtype, "cuda")
     ours, theirs = (score_and_pull(case, chunked=c, with_entropies=True) for c in (True, False))
+    for a, b in zip(ours, theirs, strict=True):
+        assert float((a.float() - b.float()).norm() / b.float().norm()) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("vocab", [37, 49152, 151936])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-4), (torch.bfloat16, 1e-2)])
+def test_the_kernel_of_the_full_kl_on_the_gpu_equals_torch(monkeypatch, vocab, dtype, tolerance) -> None:
+    monkeypatch.setitem(projection.CHUNK_BYTES, "cuda", 8 * vocab)
+    case = draw_case(4, 33, vocab, dtype, "cuda")
+    ours, theirs = (compare_and_pull(case, chunked=chunked) for chunked in (True, False))
     for a, b in zip(ours, theirs, strict=True):
         assert float((a.float() - b.float()).norm() / b.float().norm()) < tolerance

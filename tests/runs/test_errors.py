@@ -46,7 +46,11 @@ ENVS = "tests.runs.broken_envs"
         ([f"env.name={ENVS}:OneLake", "env.held_out_share=0.9999"], ConfigError, "has no train task"),
         (["recipe.name=vagen-full"], ConfigError, "rewards grounding, world_modeling, which agent.strategy"),
         (["recipe.name=stepo"], ConfigError, "there is no recipe 'stepo'"),
-        (["recipe.name=ppo", "recipe.kl_estimator=full"], ConfigError, "needs whole distributions"),
+        (
+            ["recipe.name=grpo", "recipe.kl_estimator=full", "train.sharding=full"],
+            ConfigError,
+            "needs one device",
+        ),
         ([f"env.name={ENVS}:BrokenLake", "env.options.place=begin"], EnvError, "the simulator is gone"),
     ],
 )

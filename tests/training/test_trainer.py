@@ -12,10 +12,12 @@ import torch
 from tests.runs.small import small_components, small_config, warmed_model
 from tests.training.made import made, sampled
 
+from stepwell.algos.kl import full as kl_of_logits
 from stepwell.algos.recipes import RECIPES, KLChoice
 from stepwell.config.training import OptimizerConfig, TrainConfig
 from stepwell.core import ConfigError, InputError, Split, Status, TokenState, Trajectory, WeightsError
 from stepwell.engines.parity import check_parity
+from stepwell.packing import backward, evaluate, pack
 from stepwell.policies import CausalLMPolicy
 from stepwell.rollout import Job
 from stepwell.training import Optimizer, Trainer, rate_share
@@ -197,8 +199,8 @@ def test_a_rewritten_context_has_no_flat_sequence() -> None:
 def test_what_cannot_be_trained_is_refused(trajectories: list[Trajectory]) -> None:
     with pytest.raises(ConfigError, match=r"steppo needs a critic; set policy\.critic"):
         trainer(own=policy(None))
-    with pytest.raises(ConfigError, match=r"kl\.estimator: 'full' is unknown"):
-        replace(RECIPES["grpo"], kl=KLChoice("full", 0.1, "loss"))
+    with pytest.raises(ConfigError, match=r"kl\.estimator: 'k4' is unknown"):
+        replace(RECIPES["grpo"], kl=KLChoice("k4", 0.1, "loss"))
     failed = made([1.0])
     failed.status, failed.error = Status.INFRA_ERROR, "gone"
     empty = Trajectory(failed.task, [], Status.TRUNCATED)
@@ -253,3 +255,74 @@ def test_settings_of_a_run_reach_the_trainer(tmp_path: Path) -> None:
     components = small_components("recipe.value_clip=0.3", "train.critic_learning_rate=1e-2")
     assert components.trainer.value_clip == 0.3 and components.trainer.horizon == 2
     assert config.train == components.trainer.config
+
+
+def full_kl(kl_in: str, coef: float = 0.5) -> KLChoice:
+    return KLChoice("full", coef, kl_in)  # type: ignore[arg-type]
+
+
+def test_the_full_kl_of_a_policy_is_the_plain_formula(trajectories: list[Trajectory]) -> None:
+    """Both models' logits of every action, step by step, without any of our packing."""
+    own = policy(None, dtype="float64")
+    own.reference = copy.deepcopy(own.model).requires_grad_(False)
+    with torch.no_grad():
+        for parameter in own.model.parameters():
+            parameter += 0.02 * torch.randn_like(parameter)
+    steps = [step for trajectory in trajectories[:3] for step in trajectory.steps]
+    outputs = evaluate(own, pack(steps, token_budget=400), ref_kls=True)
+    plain = []
+    for step in steps:
+        ids = torch.tensor(np.concatenate([step.state.prompt_ids, step.action.action_ids]))[None]
+        places = slice(step.state.prompt_ids.size - 1, ids.shape[1] - 1)
+        sides = [model(input_ids=ids).logits[0, places] for model in (own.model, own.reference)]
+        plain.append(kl_of_logits(*(side / step.sampling.logit_temperature for side in sides)))
+    assert outputs.ref_kls is not None
+    expected = torch.cat(plain)
+    assert float(expected.detach().mean()) > 1e-3
+    torch.testing.assert_close(outputs.ref_kls, expected, rtol=1e-9, atol=1e-12)
+    loss, _, _ = backward(own, pack(steps, token_budget=400), lambda o: (o.ref_kls.mean(), {}), ref_kls=True)
+    ours = {name: p.grad.clone() for name, p in own.named_parameters() if p.grad is not None}
+    own.module.zero_grad()
+    expected.mean().backward()
+    torch.testing.assert_close(loss, expected.mean().detach(), rtol=1e-9, atol=1e-12)
+    for name, parameter in own.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-6, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("kl_in", ["loss", "reward"])
+def test_microbatches_make_the_same_update_with_the_full_kl(
+    trajectories: list[Trajectory], kl_in: str
+) -> None:
+    recipe = replace(RECIPES["ppo"], kl=full_kl(kl_in))
+    found = []
+    for budget in (None, 385):
+        torch.manual_seed(0)
+        config = TrainConfig.model_validate({"optimizer": {"learning_rate": 1e-3}, "token_budget": budget})
+        one = Trainer(policy(), recipe, config, horizon=2)
+        one.freeze_reference()
+        first, second = (one.update(trajectories) for _ in range(2))
+        assert first["kl"] == pytest.approx(0.0, abs=1e-6)  # the reference is the policy itself
+        assert second["kl"] > 1e-5
+        found.append(second)
+    whole, parts = found
+    for key in whole.keys() - {"packed_tokens"}:
+        assert whole[key] == pytest.approx(parts[key], rel=2e-2, abs=1e-4), key
+
+
+def test_adapters_have_the_full_kl_to_their_base(trajectories: list[Trajectory]) -> None:
+    own = policy(None, lora={"r": 4})
+    with torch.no_grad():
+        for _, parameter in own.named_parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    packed = pack([step for trajectory in trajectories[:2] for step in trajectory.steps])
+    kls = evaluate(own, packed, ref_kls=True).ref_kls
+    assert kls is not None and float(kls.detach().mean()) > 1e-4
+    kls.sum().backward()
+    assert all(bool(parameter.grad.any()) for _, parameter in own.named_parameters())
+
+
+def test_the_full_kl_needs_one_device() -> None:
+    recipe = replace(RECIPES["grpo"], kl=full_kl("loss"))
+    with pytest.raises(ConfigError, match="needs one device"):
+        Trainer(policy(None), recipe, TrainConfig(), devices=("cpu", "cpu"))

@@ -64,8 +64,8 @@ LOSS_MODULES: dict[str, str] = {
 }
 BUILT_IN: dict[Kind, dict[str, str]] = {"credit": CREDIT_MODULES, "loss": LOSS_MODULES}
 VALUE_LOSS_NAMES = ("value_mse", "value_bce")
-KL_ESTIMATORS = ("k1", "k2", "k3")
-"""Those of a recipe; the library also has `full`, whose whole distributions the trainer does not keep."""
+KL_ESTIMATORS = ("k1", "k2", "k3", "full")
+"""Those of a recipe. `full` is computed in the policy's own pass, on one device."""
 
 _DECLARATION = "__stepwell_declaration__"
 F = TypeVar("F", bound=Callable[..., Any])

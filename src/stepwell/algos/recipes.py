@@ -138,6 +138,16 @@ class Recipe:
         return self.kl is not None or "reference" in self.loss_traits.needs
 
     @property
+    def needs_full_kl(self) -> bool:
+        """True when the KL is that of whole distributions, which the policy's own pass computes."""
+        return self.kl is not None and self.kl.estimator == "full"
+
+    @property
+    def needs_reference_logprobs(self) -> bool:
+        """True when something reads the reference's logprobs of the sampled tokens."""
+        return self.needs_reference and not (self.needs_full_kl and "reference" not in self.loss_traits.needs)
+
+    @property
     def needs_groups(self) -> bool:
         """True when credit compares siblings, so tasks must be sampled more than once."""
         return self.credit_traits.compares_siblings

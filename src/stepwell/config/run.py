@@ -232,8 +232,10 @@ class RecipeConfig(Settings):
         description="arguments of the policy loss; `function` names another one, such as `module:name`",
     )
     kl_coef: float | None = Field(None, ge=0, description="0: no reference")
-    kl_estimator: Literal["k1", "k2", "k3"] | None = Field(
-        None, description="how the distance from the reference is estimated from sampled tokens"
+    kl_estimator: Literal["k1", "k2", "k3", "full"] | None = Field(
+        None,
+        description="how the distance from the reference is estimated from sampled tokens; full: computed "
+        "over the whole vocabulary, with a pass of the reference in every pass of a language policy",
     )
     kl_in: Literal["reward", "loss"] | None = Field(None, description="where the KL term goes")
     entropy_coef: float | None = Field(None, ge=0, description="weight of the entropy bonus")
@@ -241,16 +243,6 @@ class RecipeConfig(Settings):
     value_clip: float | None = Field(None, gt=0, description="clip range of the value loss")
     reward_parts: tuple[str, ...] | None = Field(None, description="what a step's reward is the sum of")
     bootstrap_truncated: bool | None = Field(None, description="use the value of the state after a cut, or 0")
-
-    @field_validator("kl_estimator", mode="before")
-    @classmethod
-    def _refuse_full(cls, name: Any) -> Any:
-        if name == "full":
-            raise ValueError(
-                "'full' needs whole distributions, which a run does not keep; use k1, k2 or k3, or call "
-                "stepwell.algos.kl.full in a loop of your own"
-            )
-        return name
 
     @field_validator("credit", "loss", mode="before")
     @classmethod

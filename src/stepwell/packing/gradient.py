@@ -38,25 +38,26 @@ class Outputs:
 
     `logprobs` and `entropies` have one element per action token. `values` has L+1 per step: before each
     action token and after the last. They are what the critic's head puts out; `policy.critic.read_values`
-    turns them into values.
+    turns them into values. `ref_kls` has per action token the KL of the policy's whole distribution to that
+    of its reference.
     """
 
     logprobs: Tensor | None
     values: Tensor | None
     entropies: Tensor | None
+    ref_kls: Tensor | None = None
+
+    def list_all(self) -> tuple[Tensor | None, ...]:
+        """List the outputs in the order of the fields."""
+        return self.logprobs, self.values, self.entropies, self.ref_kls
 
     def list_present(self) -> list[Tensor]:
         """List the outputs that were requested."""
-        return [output for output in (self.logprobs, self.values, self.entropies) if output is not None]
+        return [output for output in self.list_all() if output is not None]
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Outputs:
         """Apply a function to every output."""
-        return Outputs(
-            *(
-                None if output is None else change(output)
-                for output in (self.logprobs, self.values, self.entropies)
-            )
-        )
+        return Outputs(*(None if output is None else change(output) for output in self.list_all()))
 
 
 class Evaluator(Protocol):
@@ -66,7 +67,7 @@ class Evaluator(Protocol):
         """Check the batch and return it in the form this policy runs."""
 
     def run(self, microbatch: Any, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
-        """Outputs of one microbatch, in its own order."""
+        """Outputs of one microbatch, in its own order; language policies also have `ref_kls`."""
 
 
 AnyPacked = Packed | PackedArrays
@@ -101,13 +102,17 @@ def evaluate(
     logprobs: bool = True,
     values: bool = False,
     entropies: bool = False,
+    ref_kls: bool = False,
 ) -> Outputs:
     """Outputs of the whole batch, in step order."""
-    return _compute_outputs(policy, policy.prepare_batch(packed), _list_wanted(logprobs, values, entropies))
+    wanted = _list_wanted(logprobs, values, entropies, ref_kls)
+    return _compute_outputs(policy, policy.prepare_batch(packed), wanted)
 
 
-def _list_wanted(logprobs: bool, values: bool, entropies: bool) -> dict[str, bool]:
-    return {"logprobs": logprobs, "values": values, "entropies": entropies}
+def _list_wanted(logprobs: bool, values: bool, entropies: bool, ref_kls: bool) -> dict[str, bool]:
+    """What to ask a policy for; only language models know of `ref_kls`."""
+    wanted = {"logprobs": logprobs, "values": values, "entropies": entropies}
+    return wanted | {"ref_kls": True} if ref_kls else wanted
 
 
 def _compute_outputs(policy: Evaluator, packed: AnyPacked, wanted: dict[str, bool]) -> Outputs:
@@ -128,6 +133,7 @@ def _join_outputs(
         _restore_order([part.logprobs for part in parts], by_token),
         _restore_order([part.values for part in parts], by_value),
         _restore_order([part.entropies for part in parts], by_token),
+        _restore_order([part.ref_kls for part in parts], by_token),
     )
 
 
@@ -150,6 +156,7 @@ def backward(
     logprobs: bool = True,
     values: bool = False,
     entropies: bool = False,
+    ref_kls: bool = False,
 ) -> tuple[Tensor, dict[str, Any], Outputs]:
     """Add the gradient of `loss_function` to the policy's parameters.
 
@@ -157,7 +164,7 @@ def backward(
     GPU the gradients may then contain NaN and must not be used.
     """
     packed = policy.prepare_batch(packed)
-    wanted = _list_wanted(logprobs, values, entropies)
+    wanted = _list_wanted(logprobs, values, entropies, ref_kls)
     if len(packed.microbatches) > 1 and isinstance(loss_function, SeparableLoss):
         once = [loss_function.is_separate(microbatch.steps) for microbatch in packed.microbatches]
         if any(once):
@@ -279,13 +286,14 @@ def _rank_places(places: list[IntArray]) -> list[IntArray]:
     return np.split(ranks.astype(np.int64), np.cumsum([part.size for part in places])[:-1])
 
 
+_NAMES = ("logprobs", "values", "entropies", "ref_kls", "loss")
+
+
 class FiniteCheck:
     """Checks outputs and loss for NaN: computed on their device, read on demand."""
 
     def __init__(self, outputs: Outputs, loss: Tensor | None = None) -> None:
-        checked = {name: getattr(outputs, name) for name in ("logprobs", "values", "entropies")} | {
-            "loss": loss
-        }
+        checked = dict(zip(_NAMES, (*outputs.list_all(), loss), strict=True))
         self._names = [name for name, tensor in checked.items() if tensor is not None]
         self._is_bad = torch.stack([checked[name].detach().isnan().any() for name in self._names])
 

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+Comparison = tuple[Tensor, Tensor, Tensor]
+"""The reference's logits [R, V], the mean difference from them [R], and the gradient of the KL [R]."""
 _FORWARD_BLOCK = 4096
 _BACKWARD_BLOCK = 2048
 
@@ -38,6 +40,15 @@ def score_rows(
     )  # fmt: skip
 
 
+def compare_rows(
+    logits: Tensor, others: Tensor, scale: Tensor, log_sums: Tensor, gaps: Tensor, kls: Tensor
+) -> None:
+    """Write the mean difference of the rows' logits from those of the reference, and their KL to it."""
+    rows, vocab = logits.shape
+    block = min(_FORWARD_BLOCK, triton.next_power_of_2(vocab))
+    _compare_rows[(rows,)](logits, others, scale, log_sums, gaps, kls, vocab, BLOCK=block, num_warps=8)
+
+
 def pull_rows(
     logits: Tensor,
     scale: Tensor,
@@ -48,14 +59,18 @@ def pull_rows(
     means: Tensor,
     logprob_grads: Tensor,
     entropy_grads: Tensor | None,
+    comparison: Comparison | None = None,
 ) -> Tensor:
     """The gradient of the logits, in their place."""
     rows, vocab = logits.shape
     block = min(_BACKWARD_BLOCK, triton.next_power_of_2(vocab))
     pulls = logprob_grads if entropy_grads is None else entropy_grads.contiguous()
+    others, gaps, kl_grads = comparison or (logits, log_sums, log_sums)
     _pull_rows[(rows, triton.cdiv(vocab, block))](
-        logits, scale, ends, order, targets, log_sums, means, logprob_grads.contiguous(), pulls, vocab,
-        WITH_ENTROPIES=entropy_grads is not None, BLOCK=block, num_warps=8,
+        logits, scale, ends, order, targets, log_sums, means, logprob_grads.contiguous(), pulls,
+        others, gaps, kl_grads.contiguous(), vocab,
+        WITH_ENTROPIES=entropy_grads is not None, WITH_REFERENCE=comparison is not None,
+        BLOCK=block, num_warps=8,
     )  # fmt: skip
     return logits
 
@@ -96,9 +111,38 @@ def _score_rows(
 
 
 @triton.jit
+def _compare_rows(logits_ptr, other_ptr, scale_ptr, log_sum_ptr, gap_ptr, kl_ptr, vocab, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    logits = logits_ptr + row.to(tl.int64) * vocab
+    others = other_ptr + row.to(tl.int64) * vocab
+    scale = tl.load(scale_ptr + row)
+    log_sum = tl.load(log_sum_ptr + row)
+    column = tl.arange(0, BLOCK)
+    tops = tl.zeros([BLOCK], dtype=tl.float32) + float("-inf")
+    for start in range(0, vocab, BLOCK):
+        at = start + column
+        y = tl.load(others + at, mask=at < vocab, other=float("-inf")).to(tl.float32)
+        tops = tl.maximum(tops, y)
+    top = tl.max(tops, 0) * scale
+    sums = tl.zeros([BLOCK], dtype=tl.float32)
+    weighted = tl.zeros([BLOCK], dtype=tl.float32)
+    for start in range(0, vocab, BLOCK):
+        at = start + column
+        x = tl.load(logits + at, mask=at < vocab, other=float("-inf")).to(tl.float32) * scale
+        y = tl.load(others + at, mask=at < vocab, other=float("-inf")).to(tl.float32) * scale
+        sums += tl.exp(y - top)
+        weight = tl.exp(x - log_sum)
+        weighted += tl.where(weight > 0.0, weight * (x - y), 0.0)
+    gap = tl.sum(weighted, 0)
+    tl.store(gap_ptr + row, gap)
+    tl.store(kl_ptr + row, gap + (top + tl.log(tl.sum(sums, 0)) - log_sum))
+
+
+@triton.jit
 def _pull_rows(
     logits_ptr, scale_ptr, ends_ptr, order_ptr, target_ptr, log_sum_ptr, mean_ptr, grad_ptr, entropy_ptr,
-    vocab, WITH_ENTROPIES: tl.constexpr, BLOCK: tl.constexpr,
+    other_ptr, gap_ptr, kl_ptr, vocab,
+    WITH_ENTROPIES: tl.constexpr, WITH_REFERENCE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     logits = logits_ptr + row.to(tl.int64) * vocab
@@ -116,5 +160,9 @@ def _pull_rows(
     if WITH_ENTROPIES:
         centred = tl.where(weight > 0.0, x - tl.load(mean_ptr + row), 0.0)
         pull += tl.load(entropy_ptr + row) * centred
+    if WITH_REFERENCE:
+        others = other_ptr + row.to(tl.int64) * vocab
+        y = tl.load(others + at, mask=at < vocab, other=float("-inf")).to(tl.float32) * scale
+        pull -= tl.load(kl_ptr + row) * tl.where(weight > 0.0, x - y - tl.load(gap_ptr + row), 0.0)
     grads = scale * (own - weight * pull)
     tl.store(logits + at, grads.to(logits_ptr.dtype.element_ty), mask=at < vocab)

@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+Comparison = tuple[Tensor, Tensor, Tensor]
+"""The reference's logits [R, V], the mean difference from them [R], and the gradient of the KL [R]."""
+
 
 def score_rows(
     logits: Tensor,
@@ -31,6 +34,17 @@ def score_rows(
         means.copy_(torch.where(weights > 0, weights * scaled, 0).sum(1))
 
 
+def compare_rows(
+    logits: Tensor, others: Tensor, scale: Tensor, log_sums: Tensor, gaps: Tensor, kls: Tensor
+) -> None:
+    """Write the mean difference of the rows' logits from those of the reference, and their KL to it."""
+    ours, theirs = (side.to(scale.dtype) * scale[:, None] for side in (logits, others))
+    other_sums = torch.logsumexp(theirs, 1)
+    weights = (ours - log_sums[:, None]).exp_()
+    gaps.copy_(torch.where(weights > 0, weights * (ours - theirs), 0).sum(1))
+    kls.copy_(gaps + (other_sums - log_sums))
+
+
 def pull_rows(
     logits: Tensor,
     scale: Tensor,
@@ -41,6 +55,7 @@ def pull_rows(
     means: Tensor,
     logprob_grads: Tensor,
     entropy_grads: Tensor | None,
+    comparison: Comparison | None = None,
 ) -> Tensor:
     """The gradient of the logits, in their dtype."""
     tokens, owners = _list_tokens(ends, order)
@@ -51,6 +66,10 @@ def pull_rows(
     if entropy_grads is not None:
         centred = torch.where(weights > 0, scaled - means[:, None], 0)
         pull = centred.mul_(entropy_grads[:, None]).add_(pull)
+    if comparison is not None:
+        others, gaps, kl_grads = comparison
+        moved = scaled - others.to(scale.dtype) * scale[:, None] - gaps[:, None]
+        pull = pull - torch.where(weights > 0, moved, 0).mul_(kl_grads[:, None])
     grads = weights.mul_(pull * -scale[:, None])
     grads.index_put_((owners, targets[tokens]), pulls * scale[owners], accumulate=True)
     return grads.to(logits.dtype)

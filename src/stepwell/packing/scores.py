@@ -80,6 +80,18 @@ class _TokenScores(torch.autograd.Function):
         return grads, None, None, None, None
 
 
+def compute_row_kls(logits: Tensor, others: Tensor, inverse_temperatures: Tensor) -> Tensor:
+    """[R]: KL of the rows' distributions to those of a reference, all logits in memory.
+
+    For models whose head is not one product; `projection.py` needs no such memory.
+    """
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    scale = inverse_temperatures.to(wide)[:, None]
+    ours, theirs = ((side.to(wide) * scale).log_softmax(1) for side in (logits, others.detach()))
+    weights = ours.exp()
+    return torch.where(weights > 0, weights * (ours - theirs), 0).sum(1)
+
+
 def _multiply_rows(a: Tensor, b: Tensor) -> Tensor:
     """Row-wise inner products, with 0 * -inf = 0: a logit of -inf adds nothing to the entropy."""
     return torch.where(a > 0, a * b, 0).sum(1)

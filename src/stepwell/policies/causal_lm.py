@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,16 @@ from torch import Tensor, nn
 from stepwell.config import PolicyConfig
 from stepwell.core import ConfigError, ContextLengthError, InputError, Step, TokenAction
 from stepwell.core.weight_parts import WeightParts
-from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay, token_scores
-from stepwell.packing.projection import project_scores
+from stepwell.packing import Microbatch, Outputs, Packed, check_finite, evaluate, pack, replay
 from stepwell.policies import directory, fused_layers, lora, policy_files
 from stepwell.policies.activations import resolve_checkpointing
+from stepwell.policies.actor_scores import Scores, score_actions
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.attention import install_tree_attention
 from stepwell.policies.critic import CriticKind, CriticModel
 from stepwell.policies.forward import (
     ForwardInputs,
-    compute_actor_rows,
     compute_hidden_rows,
-    compute_hidden_states,
     find_backbone,
     get_inputs,
 )
@@ -165,16 +163,19 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
 
     def reference_logprobs(self, packed: Packed) -> list[Tensor]:
         """Compute, per step, the logprobs of its action tokens under the frozen reference; no gradient."""
-        if self.reference is not None:
-            with torch.no_grad():
-                outputs = evaluate(self._copy_around(self.reference), packed)
-        elif self.adapters is not None:
-            with torch.no_grad(), self.adapters.disable_adapter():
-                outputs = evaluate(self, packed)
-        else:
-            raise ConfigError("this policy has no reference; load it with reference=True")
+        with self._open_reference() as model:
+            outputs = evaluate(self if model is self.model else self._copy_around(model), packed)
         check_finite(outputs)
         return split_by_step(outputs.logprobs, packed.action_lengths)
+
+    @contextmanager
+    def _open_reference(self) -> Iterator[Any]:
+        """Give the frozen reference, without gradients: a model of its own, or ours without its adapters."""
+        if self.reference is None and self.adapters is None:
+            raise ConfigError("this policy has no reference; load it with reference=True")
+        is_own = self.reference is not None
+        with torch.no_grad(), nullcontext() if is_own else self.adapters.disable_adapter():  # type: ignore[union-attr]
+            yield self.reference if is_own else self.model
 
     # --- the critic of instructions -----------------------------------------------------
 
@@ -211,20 +212,26 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
             self._check_images(packed)
         return replay(packed) if self.is_replayed else packed
 
-    def run(self, microbatch: Microbatch, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
+    def run(
+        self, microbatch: Microbatch, *, logprobs: bool, values: bool, entropies: bool, ref_kls: bool = False
+    ) -> Outputs:
         """Compute the outputs of one microbatch, in its own order."""
         if values and self.critic is None:
             raise ConfigError("values need a critic; load the policy with critic='shared' or critic='own'")
         is_kept = self.device.type != "cuda" or not (self.recomputes_outputs and torch.is_grad_enabled())
         with nullcontext() if is_kept else recompute_outputs():
-            return self._run_models(self.get_inputs(microbatch), logprobs, values, entropies)
+            return self._run_models(self.get_inputs(microbatch), logprobs, values, entropies, ref_kls)
 
-    def _run_models(self, inputs: ForwardInputs, logprobs: bool, values: bool, entropies: bool) -> Outputs:
+    def _run_models(
+        self, inputs: ForwardInputs, logprobs: bool, values: bool, entropies: bool, ref_kls: bool
+    ) -> Outputs:
         hidden = None
-        scores: tuple[Tensor, Tensor | None] | tuple[None, None] = (None, None)
+        scores: Scores | tuple[None, None, None] = (None, None, None)
         is_shared = values and self.critic is not None and self.critic.backbone is None
-        if logprobs or entropies:
-            scores, hidden = self._run_actor(inputs, with_hidden=is_shared, with_entropies=entropies)
+        if logprobs or entropies or ref_kls:
+            scores, hidden = self._run_actor(
+                inputs, with_hidden=is_shared, with_entropies=entropies, with_kls=ref_kls
+            )
         if values and hidden is None:
             assert self.critic is not None
             hidden = compute_hidden_rows(self.critic.backbone or find_backbone(self.model), inputs)
@@ -232,6 +239,7 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
             scores[0] if logprobs else None,
             self.critic.head(hidden)[inputs.value_rows] if values and self.critic is not None else None,
             scores[1] if entropies else None,
+            scores[2] if ref_kls else None,
         )
 
     def get_inputs(self, microbatch: Microbatch) -> ForwardInputs:
@@ -239,25 +247,20 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         return get_inputs(microbatch, self.device)
 
     def _run_actor(
-        self, inputs: ForwardInputs, *, with_hidden: bool, with_entropies: bool
-    ) -> tuple[tuple[Tensor, Tensor | None], Tensor | None]:
-        """Compute logprobs and entropies per action token, and hidden states for a shared critic."""
+        self, inputs: ForwardInputs, *, with_hidden: bool, with_entropies: bool, with_kls: bool
+    ) -> tuple[Scores, Tensor | None]:
+        """Compute scores per action token, and hidden states for a shared critic."""
         if inputs.targets.numel() == 0 and not self.runs_all_parts:  # only value-only steps
             wide = torch.promote_types(self.model.dtype, torch.float32)
             nothing = torch.zeros(0, dtype=wide, device=self.device)
-            return (nothing, nothing), None
-        wanted = (inputs.inverse_temperatures, inputs.logit_rows, inputs.targets)
-        head = find_plain_head(self.model)
-        if head is None:
-            rows, hidden = compute_actor_rows(self.model, inputs, with_hidden=with_hidden)
-            logprobs, entropies = token_scores(rows, *wanted, with_entropies=with_entropies)
-        else:
-            states = compute_hidden_states(find_backbone(self.model), inputs)
-            hidden = states[inputs.value_places] if with_hidden else None
-            logprobs, entropies = project_scores(
-                states[inputs.logit_sites], head.weight, head.bias, *wanted, with_entropies=with_entropies
-            )
-        return (logprobs, None if entropies is None else entropies[inputs.logit_rows]), hidden
+            return (nothing, nothing, nothing), None
+        return score_actions(
+            self.model,
+            inputs,
+            with_hidden=with_hidden,
+            with_entropies=with_entropies,
+            open_reference=self._open_reference if with_kls else None,
+        )
 
     @property
     def device(self) -> torch.device:

@@ -292,16 +292,17 @@ class Objective:
     @property
     def needs_at_start(self) -> dict[str, bool]:
         """The outputs from which `fill_timeline` takes something."""
-        kl = self.recipe.kl
-        return {"logprobs": kl is not None and kl.kl_in == "reward", "values": self.recipe.needs_critic}
+        kl, is_full = self.recipe.kl, self.recipe.needs_full_kl
+        in_reward = kl is not None and kl.kl_in == "reward"
+        needs = {"logprobs": in_reward and not is_full, "values": self.recipe.needs_critic}
+        return needs | {"ref_kls": True} if in_reward and is_full else needs
 
     def fill_timeline(self, outputs: Outputs) -> Timeline:
         """The timeline with what the critic says now, and the KL as token rewards if it goes there."""
         timeline = self.minibatch.timeline
         kl = self.recipe.kl
         if kl is not None and kl.kl_in == "reward":
-            assert outputs.logprobs is not None and self.ref_logprobs is not None
-            estimates = estimate_kl(kl.estimator, outputs.logprobs.detach(), self.ref_logprobs)
+            estimates = self._estimate_kl(outputs, self.ref_logprobs).detach()
             timeline = replace(timeline, token_rewards=kl_reward(estimates, coef=kl.coef))
         if outputs.values is None or self.recipe.value is None:
             return timeline
@@ -351,21 +352,31 @@ class Objective:
 
     def _compute_kl_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
         kl, ref = self.recipe.kl, part.select_tokens(self.ref_logprobs)
-        if kl is None or ref is None or selects_nothing(self._minibatch_mask):
+        is_known = outputs.ref_kls is not None or ref is not None
+        if kl is None or not is_known or selects_nothing(self._minibatch_mask):
             return None, {}
-        assert outputs.logprobs is not None
         if kl.kl_in == "reward":
             with torch.no_grad():
-                estimates = estimate_kl(kl.estimator, outputs.logprobs, ref)
+                estimates = self._estimate_kl(outputs, ref)
                 return None, {"kl": estimates.sum() / self.minibatch.timeline.num_tokens}
         return kl_loss(
-            estimate_kl(kl.estimator, outputs.logprobs, ref),
+            self._estimate_kl(outputs, ref),
             part.timeline,
             coef=kl.coef,
             aggregate=self._aggregate,
             loss_mask=part.select_tokens(self._minibatch_mask),
             minibatch=part.count_with(lambda: self._mask_counts),
         )
+
+    def _estimate_kl(self, outputs: Outputs, ref_logprobs: Tensor | None) -> Tensor:
+        """[token]: the KL to the reference; that of whole distributions is an output of the policy."""
+        kl = self.recipe.kl
+        assert kl is not None
+        if kl.estimator == "full":
+            assert outputs.ref_kls is not None
+            return outputs.ref_kls
+        assert outputs.logprobs is not None and ref_logprobs is not None
+        return estimate_kl(kl.estimator, outputs.logprobs, ref_logprobs)
 
     @property
     def _aggregate(self) -> Aggregate:

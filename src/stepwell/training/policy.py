@@ -32,7 +32,7 @@ class Policy(Protocol):
         """Check the batch and return it in the form this policy runs."""
 
     def run(self, microbatch: Any, *, logprobs: bool, values: bool, entropies: bool) -> Outputs:
-        """Outputs of one microbatch, in its own order."""
+        """Outputs of one microbatch, in its own order; language policies also have `ref_kls`."""
 
     def values(self, packed: Any) -> list[Tensor]:
         """Per step L + 1 values."""

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepwell.core import Step
+from stepwell.algos.recipes import Recipe
+from stepwell.core import ConfigError, Step
 from stepwell.packing import Outputs, check_finite, evaluate
 from stepwell.policies.step_scorer import StepScorer, split_by_step
 from stepwell.training.batch import TrajectoryMinibatch
@@ -109,6 +110,15 @@ class RankedPolicy(StepScorer[Any]):
 
     def _make_empty_action(self) -> Any:
         raise AssertionError("ranks run the minibatches of an update; score single states with the policy")
+
+
+def refuse_full_kl(recipe: Recipe) -> None:
+    """Ranks run policy and reference in passes of their own, so none of them knows both distributions."""
+    if recipe.needs_full_kl:
+        raise ConfigError(
+            "recipe.kl_estimator='full' needs one device that runs policy and reference together; give one "
+            "device in workers.trainers.devices and train.sharding='none', or use k1, k2 or k3"
+        )
 
 
 class _RoundOutputs:

@@ -59,6 +59,7 @@ from stepwell.training.policy import Policy
 from stepwell.training.position_check import find_position_fault
 from stepwell.training.rank_group import RankGroup
 from stepwell.training.rank_launch import ChildLauncher, RankLauncher
+from stepwell.training.ranked_policy import refuse_full_kl
 from stepwell.training.ranks import TIMEOUT_S, RankOptimizer
 from stepwell.training.rounding_error import measure_errors
 from stepwell.training.sharded_files import load_shards
@@ -93,6 +94,9 @@ class Trainer:
     ) -> None:
         prepare_critics(policy, recipe)
         check_frozen_start(policy, recipe, config)
+        has_ranks = launcher is not None or len(devices) > 1 or config.sharding == "full"
+        if has_ranks:
+            refuse_full_kl(recipe)
         self.policy, self.recipe, self.config = policy, recipe, config
         self.horizon, self.value_clip = horizon, value_clip
         self.devices, self.num_done = tuple(devices), 0
@@ -106,7 +110,7 @@ class Trainer:
             policy.named_parameters(), config.optimizer, critic_rate=config.critic_learning_rate
         )
         self.ranks: RankGroup | None = None
-        if launcher is not None or len(devices) > 1 or config.sharding == "full":
+        if has_ranks:
             self.ranks = RankGroup(
                 policy,
                 self.optimizer,
@@ -276,7 +280,7 @@ class Trainer:
 
     def _build_objective(self, minibatch: TrajectoryMinibatch, version: int | None) -> Objective:
         ref = instructions = None
-        if self.recipe.needs_reference:
+        if self.recipe.needs_reference_logprobs:
             ref = torch.cat(
                 self._fit_memory(minibatch, lambda: self._evaluator.reference_logprobs(minibatch.packed))
             )
@@ -379,6 +383,7 @@ class Trainer:
                 objective,
                 values=self.recipe.needs_critic,
                 entropies=with_entropies,
+                ref_kls=self.recipe.needs_full_kl,
             )[1]
 
         def prepare_retry() -> None:

@@ -148,6 +148,11 @@ def check_settings(config: RunConfig, recipe: Recipe) -> None:
         raise ConfigError(
             f"recipe {recipe.name} learns from flat token sequences, which a robot's episodes do not have"
         )
+    if recipe.needs_full_kl:
+        raise ConfigError(
+            "recipe.kl_estimator='full' compares distributions over a vocabulary, which a robot's actions do "
+            "not have; use k1, k2 or k3"
+        )
     if missing := [part for part in recipe.reward_parts if part not in PARTS]:
         raise ConfigError(
             f"recipe {recipe.name} rewards {', '.join(missing)}; a robot's step has {', '.join(PARTS)}. "
