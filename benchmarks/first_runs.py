@@ -2,6 +2,7 @@
 
     python benchmarks/first_runs.py --seeds 0 1 2      # results/first_runs.json
     python benchmarks/first_runs.py --workers 5 --name h200_machine    # many cores: two for each run
+    python benchmarks/first_runs.py --cases tool_agent --seeds 2       # one more, beside what is there
 
 NumberLine is cut out of README.md, the environment of `init env` is written by `stepwell init env`, and
 the tool agent is trained by the commands of docs/own_agent.md. Each case must rise by at least
@@ -106,13 +107,16 @@ def main() -> None:
     free_cores: Queue[int] = Queue()
     for worker in range(args.workers):
         free_cores.put(worker * NUM_CORES)
-    rows: list[dict[str, Any]] = []
+    machine = describe_machine()
+    known = json.loads(result.read_text()) if result.exists() else {"machine": machine}
+    rows = {(row["case"], row["seed"]): row for row in known.get("runs", ()) if known["machine"] == machine}
 
     def measure_on_free_cores(case: str, seed: int) -> None:
         first_core = free_cores.get()
-        rows.append(measure(case, seed, first_core))
+        rows[case, seed] = measure(case, seed, first_core)
         free_cores.put(first_core)
-        result.write_text(json.dumps({"machine": describe_machine(), "runs": rows}, indent=2) + "\n")
+        kept = [rows[key] for key in sorted(rows)]
+        result.write_text(json.dumps({"machine": machine, "runs": kept}, indent=2) + "\n")
 
     with ThreadPoolExecutor(args.workers) as pool:
         pending = [
@@ -120,7 +124,7 @@ def main() -> None:
         ]
         for future in pending:
             future.result()
-    for row in sorted(rows, key=lambda row: (row["case"], row["seed"])):
+    for _, row in sorted(rows.items()):
         figures = f"{row['before']['success']:.2f} -> {row['after']['success']:.2f}"
         print(
             f"{row['case']:<12} seed {row['seed']}  {figures}  {row['seconds']:.0f} s  holds: {row['holds']}"

@@ -107,15 +107,25 @@ class Services:
 
     @cached_property
     def gateway(self) -> str:
+        return self._serve_gateway(MODEL)
+
+    def _serve_gateway(self, model: str) -> str:
         from stepwell.engines import EmbeddedEngine
-        from stepwell.pool import open_pool
+        from stepwell.policies import accepts_images
+        from stepwell.pool import PoolImageStore, open_pool
         from stepwell.rendering import Renderer
         from stepwell.services.gateway.app import create_app
         from stepwell.services.gateway.gateway import Gateway
 
-        pool = self._stack.enter_context(open_pool(self.folder / "gateway.db"))
-        engine = self._stack.enter_context(EmbeddedEngine.from_pretrained(MODEL))
-        renderer = Renderer(engine.tokenizer, context_length=engine.max_length)
+        pool = self._stack.enter_context(open_pool(self.folder / f"{model}.db"))
+        images = PoolImageStore(pool) if accepts_images(model) else None
+        engine = self._stack.enter_context(EmbeddedEngine.from_pretrained(model, image_store=images))
+        renderer = Renderer(
+            engine.tokenizer,
+            context_length=engine.max_length,
+            image_format=engine.image_format,
+            image_store=images,
+        )
         return self._serve(create_app(Gateway(engine, renderer, pool)))
 
     @cached_property
@@ -234,9 +244,8 @@ class Reader:
             return str(next(iter(pool.find())).id)
 
     def copy_evaluation(self) -> str:
-        copied = shutil.copytree(
-            self.folder / "runs/eval-NAME-sokoban", self.folder / "runs/eval-OTHER-sokoban"
-        )
+        copied = self.folder / "runs/eval-OTHER-sokoban"
+        shutil.copytree(self.folder / "runs/eval-NAME-sokoban", copied, dirs_exist_ok=True)
         return str(copied.relative_to(self.folder))
 
     def serve_until_visited(self, words: list[str]) -> str:

@@ -46,6 +46,7 @@ SMALLER = {
 BENCHMARK = "benchmarks/async_throughput.py"
 SHORT_BENCHMARK = ("train.num_updates=8", "train.tasks_per_update=2", "workers.simulators.num_workers=2")
 SHORT_BENCHMARK += ("workers.simulators.batch_size=2", "policy.vla.width=32", "policy.vla.layers=1")
+SEEING_MODEL = "tiny-vlm-0.5m"
 VAGEN = "runs/study-vagen-environments"
 
 
@@ -74,6 +75,11 @@ class Machines(Services):
         model, tokenizer = open_model(str(resolve_model(MODEL)), "float32")
         server = ModelServer(model, tokenizer, "processed", kind=kind, context=512)
         return self._stack.enter_context(serving(server)).url
+
+    @cached_property
+    def seeing_gateway(self) -> str:
+        """A chat API whose model takes images."""
+        return f"{self._serve_gateway(SEEING_MODEL)}/v1"
 
     @cached_property
     def ray(self) -> str:
@@ -142,6 +148,8 @@ class Runner(Reader):
     def run_stepwell(self, words: list[str]) -> str:
         if "--do" in words:
             return self.steer_run(words)
+        if "--endpoint" in words and "--table" in words:
+            words = [self.services.seeing_gateway if word.startswith("https:") else word for word in words]
         words = [self.fill_in(word) for word in words]
         if words[0] == "demo":
             return self.watch_demo(words)
@@ -149,6 +157,12 @@ class Runner(Reader):
             return self.run_process(self.shrink_training(words))
         if words[0] == "study" and not {"--list", "--join", "--dry-run"} & set(words):
             return self.run_process(self.shrink_study(words))
+        if "--join" in words:  # the parts are those of the whole study
+            words = [str(ROOT / word) if word.startswith("studies/") else word for word in words]
+        if words[0] == "cluster" and "--host" not in words:
+            self.monkeypatch.setenv("RAY_ADDRESS", self.services.ray)
+        if words[:2] == ["serve", "gateway"] and "--backend" in words:
+            words += ["--backend-model", "tiny"]  # as that server names it
         if words[0] == "plan" and "--profile" in words:
             words += ["--devices", "8"]  # a whole table is minutes of modelled runs
         if words[0] in ("plan", "orm", "cluster"):
@@ -201,7 +215,8 @@ class Runner(Reader):
     def make_table(self, words: list[str]) -> list[str]:
         """The command, after the study whose results it shows."""
         if not (self.folder / VAGEN).exists():
-            self.run_process(["study", "studies/vagen_environments.toml", "--quick", "--workers", "2"])
+            short = ("--quick", "--workers", "2", "--threads", "1", "--folder", VAGEN)
+            self.run_process(["study", "studies/vagen_environments.toml", *short])
         return words
 
     def watch_demo(self, words: list[str]) -> str:

@@ -10,7 +10,8 @@ import pytest
 
 from stepwell.algos import RECIPES
 from stepwell.cli.main import main
-from stepwell.config.presets import list_preset_names
+from stepwell.cli.presets import explain_preset
+from stepwell.config.presets import list_preset_names, read_preset_text
 from stepwell.envs import find_env_type, list_env_names
 from stepwell.envs.registry import LANGUAGE_ENVS
 
@@ -128,6 +129,8 @@ def test_presets_are_listed_with_what_they_train(capsys: pytest.CaptureFixture[s
     for name in list_preset_names():
         (line,) = [line for line in lines if line.split(" ")[0] == name]
         assert len(line.split()) > 6, line
+        explained = explain_preset(read_preset_text(name))
+        assert explained.endswith(".") and len(explained) < 120, explained  # the first line is a sentence
 
 
 def test_a_preset_is_shown_in_full_and_a_typo_is_answered(capsys: pytest.CaptureFixture[str]) -> None:

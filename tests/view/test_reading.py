@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.view.made_runs import make_episode
 
+from stepwell.core import ImageSpan, Step, Trajectory
 from stepwell.core.errors import InputError
 from stepwell.pool.credit_records import StepCredit
 from stepwell.rendering.token_text import TokenReader, map_byte_letters
@@ -84,6 +86,17 @@ def test_the_tree_counts_what_is_shared() -> None:
     assert tree is not None and (tree.num_without, tree.num_tokens) == (18, 9)
     assert sum((b.stop - b.start) * b.num_sequences for b in tree.blocks) == 18
     assert sum(b.stop - b.start for b in tree.blocks) == 9
+
+
+def test_different_images_are_not_shared_in_the_tree() -> None:
+    def look(image: str) -> Trajectory:
+        spans = (ImageSpan(image=image * 32, start=1, length=2),)
+        step = Step.from_tokens(np.array([1, 9, 9, 2]), np.array([3]), images=spans)
+        return replace(make_episode(1), steps=[step])
+
+    alike, different = build_batch_tree([look("a"), look("a")]), build_batch_tree([look("a"), look("b")])
+    assert alike is not None and alike.num_tokens == 5
+    assert different is not None and different.num_tokens == 9  # only the token before the image is shared
 
 
 def test_credit_is_drawn_with_a_bar_per_advantage_and_a_dot_per_value() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command
+
+if TYPE_CHECKING:
+    from stepwell.view.app import ViewApp
 
 _EXAMPLES = (
     ("stepwell view", "every run in runs/"),
@@ -55,11 +58,16 @@ def run(args: argparse.Namespace) -> int:
             args.host,
             args.port,
             shutdown_timeout_s=2.0,
-            greeting=lambda url: f"open {url}/?token={view.token}\n{len(view.shelf.runs)} runs; Ctrl-C ends",
+            greeting=lambda url: f"open {url}/?token={view.token}\n{_count_runs(view)}; Ctrl-C ends",
         )
     finally:
         view.close()
     return 0
+
+
+def _count_runs(view: ViewApp) -> str:
+    number = len(view.shelf.runs)
+    return f"{number} run{'' if number == 1 else 's'}"
 
 
 def _send_commands(places: list[str], command: str) -> int:

@@ -204,7 +204,8 @@ class RemoteEngine:
         cards = {card["id"]: card for card in data["data"]} if _is_model_list(data) else {}
         if self.model not in cards:
             raise EngineError(
-                f"{self.base_url} does not serve {self.model!r}; it serves {', '.join(cards) or 'nothing'}"
+                f"{self.base_url} does not serve {self.model!r}; it serves {', '.join(cards) or 'nothing'}: "
+                "ask for one of them (model, --backend-model)"
             )
         length = self.config.max_length or cards[self.model].get("max_model_len")
         if not isinstance(length, int) or length < 2:

@@ -16,6 +16,7 @@ from stepwell.monitors.panels import PANELS, WARM_START_PANELS, Panel
 
 WIDTH, HEIGHT = 340, 190
 SAME = 1e-5  # relative; smaller differences are 32-bit rounding
+NOTHING = 1e-10  # what is never larger is rounding around 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _draw_panel(
         title=panel.title,
         width=WIDTH,
         height=HEIGHT,
-        y_range=_choose_range(panel, list(rows.values())),
+        y_range=choose_range(panel, list(rows.values())),
     )
     if len(names) > 1:
         return [DrawnPanel(panel.title, panel.meaning, "", svg)]
@@ -120,7 +121,8 @@ def _draw_panel(
 def _is_constant(row: Sequence[float]) -> bool:
     """Whether there is nothing to draw: no finite value, or always the same value."""
     finite = [value for value in row if math.isfinite(value)]
-    return not finite or max(finite) - min(finite) <= SAME * max(map(abs, finite))
+    most = max(map(abs, finite), default=0.0)
+    return most < NOTHING or max(finite) - min(finite) <= SAME * most
 
 
 def _format_constant(row: Sequence[float]) -> str:
@@ -137,14 +139,14 @@ def _choose_title(panel: Panel, name: str, rows: dict[str, list[float]]) -> str:
     )
 
 
-def _choose_range(panel: Panel, rows: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+def choose_range(panel: Panel, rows: Sequence[Sequence[float]]) -> tuple[float, float] | None:
     """The panel's own limits, if any; a lower limit of -1 applies only if values are below 0."""
     values = [value for row in rows for value in row if math.isfinite(value)]
     if panel.low is None or not values:
         return None
     low = max(panel.low, min(0.0, math.floor(min(values) * 5) / 5)) if panel.low < 0 else panel.low
     high = panel.high if panel.high is not None else max(values) * 1.05
-    return (low, high) if high > low else None
+    return (low, high if high > low else low + 1.0) if high >= low else None
 
 
 def _format_last(row: Sequence[float]) -> str:

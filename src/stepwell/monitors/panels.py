@@ -104,6 +104,14 @@ PANELS = (
         "How far the policy has moved from the reference. Steady growth is normal, a jump is not.",
     ),
     Panel(
+        "Distance in an update (KL)",
+        ("update_kl", "guard/last_kl"),
+        "How far the policy is from the one that sampled: mean over the update, and at its end. "
+        "It should stay below train.guard.max_kl.",
+        0.0,
+        labels={"update_kl": "mean", "guard/last_kl": "at the end"},
+    ),
+    Panel(
         "Probability ratio",
         ("ratio",),
         "New over old probability of sampled actions, on average. It should stay within a few percent of 1.",
@@ -147,9 +155,10 @@ PANELS = (
     ),
     Panel(
         "Gradient norm",
-        ("grad_norm",),
+        ("grad_norm", "grad_norm/"),
         "Length of the gradient before clipping. Single peaks are harmless, a rising floor is not.",
         0.0,
+        labels={"grad_norm": "policy"},
     ),
     Panel("Learning rate", ("learning_rate",), "It follows the schedule.", 0.0),
     # --- engine and trainer ----------------------------------------------------------------

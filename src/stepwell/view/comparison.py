@@ -21,6 +21,7 @@ import numpy as np
 from stepwell.core.arrays import AnyArray
 from stepwell.monitors.base import LogEntry
 from stepwell.monitors.charts import Series, draw_line_chart
+from stepwell.monitors.curves import choose_range
 from stepwell.monitors.panels import PANELS, Panel
 from stepwell.view.run_files import ViewedRun
 
@@ -180,14 +181,13 @@ def _draw_panel(
     if not series:
         return None
     values = [value for one in series for value in one.y if math.isfinite(value)]
-    is_fixed = panel.low is not None and panel.high is not None
     svg = draw_line_chart(
         series,
         title=panel.title,
         x_label=AXES[axis] if is_wide else "",
         width=860 if is_wide else 380,
         height=300 if is_wide else 190,
-        y_range=(min([panel.low or 0.0, *values]), panel.high or 1.0) if is_fixed else None,
+        y_range=choose_range(panel, [values]),
         legend=is_wide and len(series) > 1,
     )
     title = metric.partition("/")[2] if metric.startswith("reward/") else panel.title

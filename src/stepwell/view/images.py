@@ -45,7 +45,7 @@ def make_episode_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, 
 
 
 def make_replay_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
-    """A replay of the run's report as a film; `form=gif` asks for a GIF."""
+    """A replay of the run's report as a film; `form=gif` asks for a GIF, `form=still` for its first image."""
     replays = load_replays(run.folder / FILE_NAME)
     number = given.get("number", "0")
     if not number.isdigit() or int(number) >= len(replays):
@@ -54,6 +54,9 @@ def make_replay_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, s
 
 
 def _film(replay: Replay, given: Mapping[str, str]) -> tuple[bytes, str]:
+    stills = [frame.image_png for frame in replay.frames if frame.image_png is not None]
+    if given.get("form") == "still" and stills:
+        return stills[0], "image/png"
     film = make_film(replay, MAX_FILM_BYTES, as_gif=given.get("form") == "gif")
     if film is None:
         raise InputError("nothing moves in this episode")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stepwell.core import Trajectory
 from stepwell.core.errors import EncodingError, InputError, StepwellError
 from stepwell.monitors.curves import DrawnPanel, draw_learning_curve, draw_training_panels
 from stepwell.monitors.films import can_make_video
@@ -196,27 +195,27 @@ def show_tree(run: ViewedRun, given: Any) -> Page:
     update = (
         int(wanted) if wanted.isdigit() and int(wanted) in updates else (updates[-1] if updates else None)
     )
-    trajectories = _read_batch(run, pool, update)
+    ids = _list_batch(run, pool, update)
+    found = list(pool.trajectories(Filter(ids=ids[:_TREE_TRAJECTORIES])))
+    trajectories = sorted(found, key=lambda trajectory: trajectory.group)
     tree = build_batch_tree(trajectories)
     return "tree", {
         "run": run,
         "updates": updates,
         "update": update,
         "num_trajectories": len(trajectories),
+        "num_all": len(ids),
         "tree": tree,
         "svg": draw_batch_tree(tree) if tree else "",
     }
 
 
-def _read_batch(run: ViewedRun, pool: Pool, update: int | None) -> list[Trajectory]:
-    if update is None:
-        ids = [
-            row.id for row in pool.find(Filter(channel="train"), newest_first=True, limit=_TREE_TRAJECTORIES)
-        ]
-    else:
-        ids = [record.trajectory for record in read_update_credit(run.folder, update)]
-    found = list(pool.trajectories(Filter(ids=ids[:_TREE_TRAJECTORIES])))
-    return sorted(found, key=lambda trajectory: trajectory.group)
+def _list_batch(run: ViewedRun, pool: Pool, update: int | None) -> list[str]:
+    """The trajectories of an update; the newest ones where no update is known."""
+    if update is not None:
+        return [record.trajectory for record in read_update_credit(run.folder, update)]
+    rows = pool.find(Filter(channel="train"), newest_first=True, limit=_TREE_TRAJECTORIES)
+    return [row.id for row in rows]
 
 
 def show_pipeline(run: ViewedRun, given: Any) -> Page:

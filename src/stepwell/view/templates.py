@@ -29,7 +29,7 @@ def get_templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     made.globals.update(link=make_link, duration=format_duration, ago=describe_age)
-    made.filters.update(figure=format_figure, signed=format_signed, plain=show_controls)
+    made.filters.update(figure=format_figure, signed=format_signed, share=format_share, plain=show_controls)
     return made
 
 
@@ -62,6 +62,11 @@ def format_figure(value: float | None, digits: int = 3) -> str:
     return "0" if text in ("-0", "") else text.replace("-", "−")
 
 
+def format_share(value: float | None) -> str:
+    """A success or another share, with two digits."""
+    return "–" if value is None or value != value else f"{value:.2f}"
+
+
 def format_signed(value: float | None, digits: int = 3) -> str:
     """A number with its sign."""
     return (
@@ -73,4 +78,8 @@ def format_signed(value: float | None, digits: int = 3) -> str:
 
 def describe_age(moment_s: float) -> str:
     """How long ago a moment was."""
-    return f"{format_duration(max(0.0, time.time() - moment_s))} ago"
+    age_s = max(0.0, time.time() - moment_s)
+    for unit, length_s in (("days", 86400), ("h", 3600), ("min", 60)):
+        if age_s >= 2 * length_s:
+            return f"{age_s / length_s:.0f} {unit} ago"
+    return f"{age_s:.0f} s ago"

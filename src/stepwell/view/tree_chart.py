@@ -2,8 +2,9 @@
 
     x: position in the sequence      y: one row per sequence that ends there
 
-A block is a run of tokens that the same sequences contain. Its height is the number of sequences below it, so
-the area of a block is what was computed once, and the whole height would be the cost without sharing.
+A block is a run of tokens that the same sequences contain, as the trainer packs them: tokens of images are
+alike only if the images are. Its height is the number of sequences below it, so the area of a block is what
+was computed once, and the whole height would be the cost without sharing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from stepwell.core import Step, TokenAction, TokenState, Trajectory
 from stepwell.core.arrays import AnyArray
 from stepwell.monitors.axes import choose_ticks, format_ticks
 from stepwell.monitors.svg import PAPER, escape_text, get_color, make_element, make_svg, make_text
+from stepwell.packing.batch import tabulate_steps
 from stepwell.packing.tree import count_shared_lengths, sort_sequences
 
 MAX_SEQUENCES = 160
@@ -55,15 +57,10 @@ class BatchTree:
 
 def build_batch_tree(trajectories: Sequence[Trajectory]) -> BatchTree | None:
     """The tree of the steps of language agents; None if there are none."""
-    keys = [
-        key
-        for trajectory in trajectories
-        for step in trajectory.steps
-        if (key := _read_key(step)) is not None
-    ]
-    keys = keys[:MAX_SEQUENCES]
-    if not keys:
+    steps = [step for trajectory in trajectories for step in trajectory.steps if _has_tokens(step)]
+    if not steps:
         return None
+    keys = tabulate_steps(steps[:MAX_SEQUENCES]).keys
     order = sort_sequences(keys)
     shared = count_shared_lengths(keys, order)
     lengths = np.array([keys[i].size for i in order])
@@ -101,10 +98,8 @@ def draw_batch_tree(tree: BatchTree, width: int = 860) -> str:
     return make_svg(width, bottom + _AXIS, "prefix tree of the batch", parts)
 
 
-def _read_key(step: Step) -> AnyArray | None:
-    if not isinstance(step.state, TokenState) or not isinstance(step.action, TokenAction):
-        return None
-    return np.concatenate([step.state.prompt_ids, step.action.action_ids]).astype(np.uint32)
+def _has_tokens(step: Step) -> bool:
+    return isinstance(step.state, TokenState) and isinstance(step.action, TokenAction)
 
 
 def _find_blocks(shared: AnyArray, lengths: AnyArray) -> list[TreeBlock]:
