@@ -223,3 +223,27 @@ def test_an_agent_inside_a_run_has_the_settings_of_that_run(tmp_path: Path) -> N
     assert find_agent_settings(str(checkpoint)) == tmp_path / "run"
     assert find_agent_settings(str(tmp_path / "run")) == tmp_path / "run"
     assert find_agent_settings("tiny-1m") is None
+
+
+@pytest.mark.parametrize("words", [[], ["envs"], ["init"], ["serve"], ["pool"], ["orm"], ["cluster"]])
+def test_a_command_line_without_its_command_shows_which_there_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"usage: {' '.join(['stepwell', *words])}") and "are required" not in shown
+    assert "options:" in shown and shown.count("\n    ") >= 1  # every choice with its summary
+
+
+def test_a_run_that_is_not_there_is_not_sought_on_a_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = failed(capsys, "eval", "runs/mine")
+    assert told.startswith("there is no run folder 'runs/mine', and no built-in model")
+    (tmp_path / "runs" / "yours").mkdir(parents=True)
+    (tmp_path / "runs" / "yours" / "config.toml").write_text("")
+    told = failed(capsys, "eval", "runs/mine")
+    assert told == "there is no run folder 'runs/mine'. Runs there: runs/yours"

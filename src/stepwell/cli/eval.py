@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.command import RUN_FILE, add_command, add_settings, console, read_settings
+from stepwell.cli.command import RUN_FILE, add_command, add_settings, console, list_newest_runs, read_settings
 from stepwell.cli.eval_table import TABLES, print_table
 
 if TYPE_CHECKING:
@@ -250,7 +250,10 @@ def _check_agent(agent: str) -> None:
         raise ConfigError(
             f"{agent!r} is neither a run folder (it has no {RUN_FILE}) nor a model (it has no config.json)"
         )
-    if "/" not in agent or folder.parent.is_dir():
+    if "/" not in agent or folder.parts[0] == "runs" or folder.parent.is_dir():
+        if "/" in agent and (beside := list_newest_runs(folder.parent)):
+            known = ", ".join(map(str, beside[:5]))
+            raise ConfigError(f"there is no run folder {agent!r}. Runs there: {known}")
         models = suggest_name(agent, KNOWN_MODELS, "Built-in models")
         raise ConfigError(f"there is no run folder {agent!r}, and no built-in model has this name{models}")
 

@@ -45,12 +45,16 @@ class Parser(argparse.ArgumentParser):
         return [name for name in self._option_string_actions if name.startswith("--")]
 
     def error(self, message: str) -> NoReturn:
-        """End with the usage and what is wrong."""
+        """End with the usage and what is wrong; where a command is missing, with the help that lists them."""
+        if _NO_COMMAND.fullmatch(message):
+            self.print_help(sys.stderr)
+            self.exit(2)
         if found := _CHOICE.search(message):
             message += suggest_name(found[1], re.findall(r"[\w.-]+", found[2]))
         super().error(message)
 
 
+_NO_COMMAND = re.compile(r"the following arguments are required: (COMMAND|ACTION|SERVICE|KIND)")
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
