@@ -10,9 +10,11 @@ from tests.runs.test_resume import cut_back, same
 from tests.training.made import sampled
 from tests.training.test_trainer import trainer, weights
 
+from stepwell.algos.recipes import find_recipe
 from stepwell.config.guard import GuardConfig
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
+from stepwell.runs.loop.differences import list_differences
 from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.success_guard import measure_fall
 from stepwell.runs.plan.run_plan import plan_run
@@ -128,3 +130,17 @@ def test_a_run_whose_ratios_cannot_move_says_so(tmp_path: Path) -> None:
     assert not says_so("minibatches", "recipe.name=grpo", "train.minibatches=2")
     assert not says_so("passes", "recipe.name=grpo", "train.update_epochs=2")
     assert not says_so("imitation", "recipe.name=filtered-bc")
+
+
+def test_ratios_of_old_episodes_cannot_move_in_one_step_either() -> None:
+    def list_notes(*settings: str, has_replay: bool = False) -> list[str]:
+        config = small_config("recipe.name=grpo", *settings)
+        recipe = find_recipe("grpo")
+        return list(list_differences(config, recipe, num_tasks=0, num_held_out=0, has_replay=has_replay))
+
+    (stream,), (replay,) = list_notes("workers.mode=stream"), list_notes(has_replay=True)
+    assert stream == replay and "every ratio is 1" in stream and "older weights" in stream
+    (plain,) = list_notes()
+    assert "older weights" not in plain
+    assert not list_notes("workers.mode=stream", "train.minibatches=2")
+    assert not list_notes("offline.pool=other.db")  # compared with whoever sampled them

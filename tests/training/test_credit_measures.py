@@ -8,6 +8,7 @@ from tests.training.made import sampled
 from tests.training.test_trainer import policy, trainer, weights
 
 from stepwell.algos import Timeline, credit
+from stepwell.config.training import OptimizerConfig
 from stepwell.core import ConfigError
 from stepwell.training.credit_measures import measure_credit
 
@@ -54,9 +55,18 @@ def _with_groups(timeline: Timeline) -> Timeline:
     return Timeline.from_lists(rewards, groups=[0, 0, 1, 1])
 
 
-def test_first_updates_may_teach_the_critic_alone() -> None:
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_first_updates_may_teach_the_critic_alone(kind: str) -> None:
     trajectories = sampled(num_tasks=4)[1]
-    one = trainer("steppo", own=policy("own"), critic_only_updates=1, minibatches=2, measure_credit=True)
+    optimizer = OptimizerConfig.model_validate({"kind": kind, "weight_decay": 0.1})
+    one = trainer(
+        "steppo",
+        own=policy("own"),
+        critic_only_updates=1,
+        minibatches=2,
+        measure_credit=True,
+        optimizer=optimizer,
+    )
     before = weights(one)
     told = one.update(trajectories)
     after = weights(one)

@@ -51,6 +51,7 @@ def test_stale_steps_are_weighted_by_the_truncated_ratio_and_fresh_ones_are_not(
     assert metrics["correction"] == pytest.approx(float(found["correction_mean"]))
     assert metrics["correction_capped_share"] == pytest.approx(1 / 8)  # e^1 is above the cap of 2
     assert float(metrics["parity/max"]) == 0.0  # only what version 5 sampled is compared
+    assert metrics["ratio"] == 1.0 and metrics["clip_share"] == 0.0  # old samples are not clipped in one step
 
 
 def test_the_start_of_the_update_stays_the_start_in_later_passes() -> None:

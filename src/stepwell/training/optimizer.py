@@ -103,8 +103,14 @@ class Optimizer:
             norms["grad_norm/critic"] = clip(self._critic_parameters, limit)
         return {name: norm.detach() for name, norm in norms.items()}
 
-    def step(self) -> None:
-        """Apply the gradients."""
+    def step(self, *, moves_actor: bool = True) -> None:
+        """Apply the gradients; without `moves_actor` those of the critics alone.
+
+        A gradient of zeros would not do: weight decay moves a weight that has one.
+        """
+        if not moves_actor:
+            for parameter in self._actor_parameters:
+                parameter.grad = None
         for parameter, original in self._originals.values():
             original.grad = None if parameter.grad is None else parameter.grad.float()
         self._adopt_what_was_written()

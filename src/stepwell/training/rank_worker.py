@@ -201,9 +201,9 @@ class RankWorker:
     def _clip_gradients(self, limit: float, payload: bytearray) -> dict[str, Any]:
         return {"norms": self.weights.clip_gradients(limit)}
 
-    def _take_step(self, share: float, payload: bytearray) -> dict[str, Any]:
+    def _take_step(self, share: float, moves_actor: bool, payload: bytearray) -> dict[str, Any]:
         self.optimizer.set_rate(share)
-        self.optimizer.step()
+        self.optimizer.step(moves_actor=moves_actor)
         if self._is_mixed:
             self.weights.send_copies()
         return {"is_finite": self.optimizer.are_weights_finite()}

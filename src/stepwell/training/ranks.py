@@ -336,9 +336,9 @@ class RankOptimizer:
         norms = self._ranks.call("clip", limit=limit)[0].words["norms"]
         return {name: torch.tensor(norm) for name, norm in norms.items()}
 
-    def step(self) -> None:
-        """Apply the gradients."""
-        answers = self._ranks.call("step", share=self._share)
+    def step(self, *, moves_actor: bool = True) -> None:
+        """Apply the gradients; without `moves_actor` those of the critics alone."""
+        answers = self._ranks.call("step", share=self._share, moves_actor=moves_actor)
         self._is_finite = all(answer.words["is_finite"] for answer in answers)
 
     def are_weights_finite(self) -> bool:

@@ -368,7 +368,7 @@ class Trainer:
         if error is not None:
             self._stepper.zero_grad()
             raise error
-        self._stepper.step()
+        self._stepper.step(moves_actor=objective.trains_policy)
         return metrics | norms
 
     def _pull_gradients(self, objective: Objective, *, with_entropies: bool) -> dict[str, Tensor]:

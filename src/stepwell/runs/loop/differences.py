@@ -8,8 +8,11 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 
 CONSTANT_RATIOS = (
-    "every ratio is 1: one minibatch and one pass over fresh episodes (train.minibatches, "
-    "train.update_epochs). Nothing is clipped, and ratios by token, step and trajectory coincide"
+    "every ratio is 1: one minibatch and one pass (train.minibatches, train.update_epochs). Nothing is "
+    "clipped, and ratios by token, step and trajectory coincide"
+)
+OLD_EPISODES = (
+    "; episodes of older weights are weighted by the truncated correction, which has no part in the clip"
 )
 
 IDLE_GUARD = (
@@ -23,8 +26,9 @@ def list_differences(
     config: RunConfig, recipe: Recipe, *, num_tasks: int, num_held_out: int, has_replay: bool
 ) -> Iterator[str]:
     """Sentences for the console."""
-    if not has_replay and _has_constant_ratios(config, recipe):
-        yield CONSTANT_RATIOS
+    if _has_constant_ratios(config, recipe):
+        has_old = has_replay or config.workers.mode not in ("off", "sync")
+        yield CONSTANT_RATIOS + (OLD_EPISODES if has_old else "")
     yield from list_idle_settings(config)
     for asked, found, name in (
         (config.train.num_tasks, num_tasks, "train.num_tasks"),
@@ -41,9 +45,12 @@ def list_idle_settings(config: RunConfig) -> Iterator[str]:
 
 
 def _has_constant_ratios(config: RunConfig, recipe: Recipe) -> bool:
-    """Whether the policy that learns is always the one that sampled, though the loss looks at ratios."""
-    is_on_policy = config.offline.pool is None and config.workers.mode in ("off", "sync")
-    return "behavior" in recipe.loss_traits.needs and _has_one_step(config) and is_on_policy
+    """Whether the policy that learns is always the one it is compared with, though the loss looks at ratios.
+
+    Old samples are compared with the weights at the start of the update, so they change nothing here. Those
+    of a pool are compared with whoever sampled them.
+    """
+    return "behavior" in recipe.loss_traits.needs and _has_one_step(config) and config.offline.pool is None
 
 
 def _has_one_step(config: RunConfig) -> bool:
