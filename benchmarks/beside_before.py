@@ -1,15 +1,17 @@
 """The benchmarks of one machine at two versions of the package, in turns.
 
 Both versions run their own benchmark scripts with the same interpreter: credit and losses, packing (its short
-sequences), the embedded engine (a few prompts), the gateway. A turn is one script at one version; give every
-script at least two turns at each version, old and new alternately. Times are of the processor (user and
-system, all threads), so that other work on the machine hardly counts; of the gateway those of its server.
+sequences), the embedded engine (a few prompts), the gateway. `demo` is the demo of the old version, which the
+new one has as the preset `frozenlake-easy`: the warm start, 54 updates and two evaluations. A turn is one script
+at one version; give every script at least two turns at each version, old and new alternately. Times are of the
+processor (user and system, all threads), so that other work on the machine hardly counts; of the gateway those
+of its server.
 
     python benchmarks/beside_before.py turn TREE LABEL SCRIPT FOLDER   one turn; its figures go to FOLDER
     python benchmarks/beside_before.py compare FOLDER OLD NEW          results/beside_before_rework.json,
                                                                        and the table of docs/structure.md
 
-TREE is a checkout (`git worktree add`), LABEL its commit, SCRIPT one of credit, packing, engine, gateway.
+TREE is a checkout (`git worktree add`), LABEL its commit, SCRIPT one of credit, packing, engine, gateway, demo.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,7 @@ ARGUMENTS = {
     "packing": ("--repeats", "1"),
     "engine": ("--device", "cpu"),
     "gateway": ("--without", "litellm", "--rounds", "1", "--seconds", "4"),
+    "demo": ("seed=0", "train.num_updates=54"),
 }
 # Runs a script's main with the processor's time as its clock, and has it write its results to another folder.
 START = """
@@ -62,11 +66,31 @@ def take_turn(tree: Path, label: str, script: str, folder: Path) -> None:
     scratch.mkdir(parents=True, exist_ok=True)
     for path in scratch.iterdir():
         path.unlink()
-    command = [sys.executable, "-c", START, str(tree), f"{script}_speed", str(scratch), *ARGUMENTS[script]]
-    paths = f"{tree}/src"
-    subprocess.run(command, check=True, cwd=tree, env={**os.environ, "PYTHONPATH": paths})
+    environment = {**os.environ, "PYTHONPATH": f"{tree}/src"}
+    if script == "demo":
+        figures = run_demo(tree, environment)
+        (scratch / "demo.json").write_text(json.dumps(figures))
+    else:
+        command = [sys.executable, "-c", START, str(tree), f"{script}_speed", str(scratch), *ARGUMENTS[script]]
+        subprocess.run(command, check=True, cwd=tree, env=environment)
     (written,) = scratch.glob("*.json")
     written.rename(folder / f"{script}-{label}-{number}.json")
+
+
+def run_demo(tree: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """Processor seconds of a whole short run, by its child processes, and its held-out success."""
+    preset = "frozenlake-easy"
+    if not (tree / f"src/stepwell/config/presets/{preset}.toml").exists():
+        preset = "demo"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "stepwell", "train", preset, *ARGUMENTS["demo"]]
+        before = os.times()
+        subprocess.run([*command, f"folder={folder}", "name=run"], check=True, cwd=folder, env=environment)
+        after = os.times()
+        entries = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
+        success = [row["eval/success"] for row in map(json.loads, entries) if "eval/success" in row]
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    return {"cpu_s": seconds, "success": success}
 
 
 def list_figures(script: str, result: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -80,6 +104,8 @@ def list_figures(script: str, result: dict[str, Any]) -> Iterator[tuple[str, flo
         yield from ((row["lengths"], row["packed_s"]) for row in result["rows"])
     elif script == "engine":
         yield from ((f"{row['what']}: {row['setting']}", row["engine_s"]) for row in result["rows"])
+    elif script == "demo":
+        yield f"warm start and {ARGUMENTS['demo'][1].rpartition('=')[2]} updates", result["cpu_s"]
     else:
         for row in result["rows"]:
             if row["side"] == "gateway":

@@ -18,7 +18,7 @@ from torch import Tensor
 from stepwell.algos import Timeline
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import CreditTraits, load_function, read_traits
-from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.contract_report import ContractReport, run_checks
 from stepwell.core.errors import ContractError, InputError
 
 HORIZON = 8  # turn limit of the imaginary environment

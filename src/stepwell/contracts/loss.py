@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stepwell.algos import LossInputs, Timeline
 from stepwell.algos.declarations import LossTraits, load_function, read_traits
-from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.contract_report import ContractReport, run_checks
 from stepwell.core.errors import ContractError, InputError
 
 _FIELDS = {"advantages": "advantages", "behavior": "behavior_logprobs", "reference": "ref_logprobs"}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stepwell.agents import Agent, Field, Strategy, find_strategy
 from stepwell.config.run import AgentConfig
-from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.contract_report import ContractReport, run_checks
 from stepwell.core.env_description import ActionSpace, EnvDescription
 from stepwell.core.errors import ContractError
 from stepwell.core.tools import ToolCall, ToolSchema

@@ -15,7 +15,7 @@ from stepwell.algos.losses import VALUE_LOSSES
 from stepwell.algos.recipes import find_recipe
 from stepwell.contracts.credit import HORIZON, check_credit, make_batch
 from stepwell.contracts.loss import check_loss, find_gradient
-from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.contract_report import ContractReport, run_checks
 from stepwell.core.errors import ContractError
 
 

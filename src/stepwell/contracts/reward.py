@@ -13,7 +13,7 @@ from typing import Any
 
 from stepwell.agents import Agent
 from stepwell.config.run import AgentConfig, OwnPartConfig
-from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.contract_report import ContractReport, run_checks
 from stepwell.core.errors import ConfigError, ContractError
 from stepwell.envs import make_env
 from stepwell.rewards import OwnPart, StepOutcome, load_own_parts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepwell.contracts.report import ContractReport, run_checks
+from stepwell.core.contract_report import ContractReport, run_checks
 from stepwell.core import ConfigError, Request, Task, TokenState
 from stepwell.core.errors import ContractError
 from stepwell.rollout.jobs import Job

@@ -1,20 +1,18 @@
 """The environment checker: it plays an environment to test whether it keeps the contract.
 
-Every check is one function named for the fact it tests. It returns its evidence, or raises
-`ContractError` with the problem. Any other exception also counts as a failure, so that one broken part
-does not hide the others. `stepwell envs check NAME` prints the report of `check_env`. The checks of text
-environments are in `check_text`, those of robot environments in `robots.check`.
+Every check is one function named for the fact it tests (`core/contract_report.py`). `stepwell envs check NAME`
+prints the report of `check_env`. The checks of text environments are in `check_text`, those of robot
+environments in `robots.check`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from stepwell.config.base import Settings
 from stepwell.core import InputError
-from stepwell.core.errors import ContractError
+from stepwell.core.contract_report import ContractReport, run_checks
 from stepwell.envs.base import Env
 from stepwell.envs.check_probe import Probe
 from stepwell.envs.check_text import CHECKS
@@ -23,43 +21,13 @@ from stepwell.envs.robots.base import RobotEnv
 from stepwell.envs.robots.check import ROBOT_CHECKS
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One fact about an environment: whether it holds, with the evidence."""
-
-    name: str
-    ok: bool
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All checks of one environment."""
-
-    env: str
-    checks: tuple[Check, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every check held."""
-        return all(check.ok for check in self.checks)
-
-    def __getitem__(self, name: str) -> Check:
-        return next(check for check in self.checks if check.name == name)
-
-    def __str__(self) -> str:
-        width = max(len(check.name) for check in self.checks)
-        lines = [f"{'ok' if c.ok else 'FAILED':6}  {c.name:{width}}  {c.detail}" for c in self.checks]
-        return "\n".join([self.env, *lines])
-
-
 def check_env(
     name: str,
     options: Mapping[str, Any] | Settings | None = None,
     *,
     num_tasks: int | None = None,
     min_turns_per_s: float = 1.0,
-) -> Report:
+) -> ContractReport:
     """Play the environment `name` and report, check by check, whether it keeps the contract.
 
     With `num_tasks` None, text environments use 50 tasks and robot environments a number that they choose. A
@@ -76,20 +44,12 @@ def check_type(
     *,
     num_tasks: int | None = None,
     min_turns_per_s: float = 1.0,
-) -> Report:
+) -> ContractReport:
     """Same as `check_env`, for a class."""
     if num_tasks is None:
         num_tasks = kind.num_checked if issubclass(kind, RobotEnv) else 50
     if num_tasks < 2:
         raise InputError(f"num_tasks must be at least 2, got {num_tasks}")
     probe = Probe(kind, kind.Options() if options is None else options, num_tasks, min_turns_per_s)
-    checks = []
-    for check in ROBOT_CHECKS if kind.is_robot else CHECKS:
-        try:
-            held, detail = True, check(probe)
-        except ContractError as broken:
-            held, detail = False, str(broken)
-        except Exception as error:
-            held, detail = False, f"raised {type(error).__name__}: {error}"
-        checks.append(Check(check.__name__, held, detail))
-    return Report(getattr(kind, "name", kind.__name__), tuple(checks))
+    title = getattr(kind, "name", kind.__name__)
+    return run_checks(title, ROBOT_CHECKS if kind.is_robot else CHECKS, probe, needs_first=False)

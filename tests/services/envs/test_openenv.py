@@ -127,7 +127,7 @@ def test_two_environments_are_two_sessions(counter: str) -> None:
 
 def test_an_openenv_environment_keeps_the_contract(counter: str) -> None:
     report = check_env(counter, {"text_field": "text", "max_turns": 4}, num_tasks=3)
-    failed = [check.name for check in report.checks if not check.ok]
+    failed = [check.name for check in report.findings if not check.ok]
     # a seed decides the goal modulo three here, so that tasks of other seeds look alike
     assert failed in ([], ["splits_are_disjoint_and_both_filled"]), str(report)
 

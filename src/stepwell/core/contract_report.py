@@ -2,7 +2,7 @@
 
 A check is a function named for the fact it tests. It returns its evidence, or raises `ContractError` with
 the problem and the remedy. Any other exception also counts as a failure, so that one broken part does not
-hide the others. The first check of a kind is the basis: if it fails, the others are skipped.
+hide the others. Where the first check of a kind is the basis of the others, they are skipped if it fails.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ class ContractReport:
         return "\n".join([self.title, *lines])
 
 
-def run_checks(title: str, checks: Sequence[Callable[[P], str]], probe: P) -> ContractReport:
-    """Run the checks of a kind on `probe`."""
-    return ContractReport(title, tuple(_find(checks, probe)))
+def run_checks(
+    title: str, checks: Sequence[Callable[[P], str]], probe: P, *, needs_first: bool = True
+) -> ContractReport:
+    """Run the checks of a kind on `probe`; with `needs_first`, the others need the first one to hold."""
+    return ContractReport(title, tuple(_find(checks, probe, needs_first)))
 
 
-def _find(checks: Sequence[Callable[[P], str]], probe: P) -> Iterator[Finding]:
+def _find(checks: Sequence[Callable[[P], str]], probe: P, needs_first: bool) -> Iterator[Finding]:
     for number, check in enumerate(checks):
         try:
             finding = Finding(check.__name__, True, check(probe))
@@ -61,6 +63,6 @@ def _find(checks: Sequence[Callable[[P], str]], probe: P) -> Iterator[Finding]:
         except Exception as error:  # user code may raise anything
             finding = Finding(check.__name__, False, f"it raised:\n{format_own_lines(error)}")
         yield finding
-        if number == 0 and not finding.ok and len(checks) > 1:
+        if needs_first and number == 0 and not finding.ok and len(checks) > 1:
             yield Finding("further_checks", False, f"left out: the other {len(checks) - 1} need this one")
             return
