@@ -2,16 +2,17 @@
 
 Both versions run their own benchmark scripts with the same interpreter: credit and losses, packing (its short
 sequences), the embedded engine (a few prompts), the gateway. `demo` is the demo of the old version, which the
-new one has as the preset `frozenlake-easy`: the warm start, 54 updates and two evaluations. A turn is one script
-at one version; give every script at least two turns at each version, old and new alternately. Times are of the
-processor (user and system, all threads), so that other work on the machine hardly counts; of the gateway those
-of its server.
+new one has as the preset `frozenlake-easy`: the warm start, 54 updates and two evaluations. A turn is one
+script at one version; give every script at least two turns at each version, old and new alternately. Times
+are of the processor (user and system, all threads), so that other work on the machine counts less; of the
+gateway those of its server.
 
     python benchmarks/beside_before.py turn TREE LABEL SCRIPT FOLDER   one turn; its figures go to FOLDER
     python benchmarks/beside_before.py compare FOLDER OLD NEW          results/beside_before_rework.json,
                                                                        and the table of docs/structure.md
 
-TREE is a checkout (`git worktree add`), LABEL its commit, SCRIPT one of credit, packing, engine, gateway, demo.
+TREE is a checkout (`git worktree add`), LABEL its commit, SCRIPT one of credit, packing, engine, gateway,
+demo.
 """
 
 from __future__ import annotations
@@ -71,7 +72,15 @@ def take_turn(tree: Path, label: str, script: str, folder: Path) -> None:
         figures = run_demo(tree, environment)
         (scratch / "demo.json").write_text(json.dumps(figures))
     else:
-        command = [sys.executable, "-c", START, str(tree), f"{script}_speed", str(scratch), *ARGUMENTS[script]]
+        command = [
+            sys.executable,
+            "-c",
+            START,
+            str(tree),
+            f"{script}_speed",
+            str(scratch),
+            *ARGUMENTS[script],
+        ]
         subprocess.run(command, check=True, cwd=tree, env=environment)
     (written,) = scratch.glob("*.json")
     written.rename(folder / f"{script}-{label}-{number}.json")
@@ -114,7 +123,7 @@ def list_figures(script: str, result: dict[str, Any]) -> Iterator[tuple[str, flo
 
 def compare(folder: Path, old: str, new: str) -> dict[str, Any]:
     """Per figure: every turn, and the best turn of the new version over the best of the old one."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for script in ARGUMENTS:
         turns: dict[str, dict[str, list[float]]] = {old: {}, new: {}}
         for label, figures in turns.items():

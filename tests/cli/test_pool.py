@@ -77,7 +77,7 @@ def test_what_is_exported_can_be_imported(
 
 
 def test_marks_and_unmarks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "tag", place, "look", "--id", "traj-3") == "1 trajectories now bear 'look'\n"
+    assert said(capsys, "tag", place, "look", "--id", "traj-3") == "1 trajectories now have the tag 'look'\n"
     assert said(capsys, "tag", place, "good", "--with-tag", "good", "--remove").startswith(
         "3 trajectories no"
     )

@@ -29,9 +29,12 @@ def add(commands: Any) -> None:
         ),
     )
     parser.add_argument("name", metavar="NAME", help="module:name, folder/file.py:name, or a built-in name")
-    parser.add_argument("--kind", choices=KINDS, help="what it is, where it does not say so itself")
+    parser.add_argument("--kind", choices=KINDS, help="the kind of the object, if it does not declare one")
     parser.add_argument(
-        "--env", default="frozenlake", metavar="NAME", help="take the steps to reward from it (frozenlake)"
+        "--env",
+        default="frozenlake",
+        metavar="NAME",
+        help="environment whose steps a reward part is checked on (frozenlake)",
     )
     parser.add_argument(
         "--set",

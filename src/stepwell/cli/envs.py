@@ -70,7 +70,12 @@ def add(commands: Any) -> None:
     for command in (show, check, serve):
         command.add_argument("name", metavar="NAME", help=_NAME_HELP)
         command.add_argument(
-            "--set", dest="options", metavar="key=value", action="append", default=[], help="an option of it"
+            "--set",
+            dest="options",
+            metavar="key=value",
+            action="append",
+            default=[],
+            help="an option of the environment",
         )
 
 

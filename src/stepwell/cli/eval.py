@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
     add_settings(parser)
     parser.add_argument("--num-tasks", type=int, metavar="N", help="distinct held-out tasks")
     parser.add_argument("--samples", type=int, metavar="K", help="attempts per task; pass@k up to K")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    parser.add_argument("--temperature", type=float, metavar="T", help="temperature of sampling; 0 is greedy")
     parser.add_argument("--seed", type=int, metavar="S", help="seed of tasks and sampling")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
@@ -82,9 +82,7 @@ def add(commands: Any) -> None:
         "--completion-price", type=float, metavar="P", help="price of a million answer tokens"
     )
     outside.add_argument("--resume", metavar="FOLDER", help="continue an evaluation that was interrupted")
-    parser.add_argument(
-        "--table", choices=TABLES, help="models in the environments of a paper, as its table has them"
-    )
+    parser.add_argument("--table", choices=TABLES, help="print several models as the table of a paper does")
     parser.add_argument("--compare", nargs="+", metavar="FOLDER", help="print evaluations side by side")
 
 

@@ -25,12 +25,16 @@ def add(commands: Any) -> None:
         examples=_EXAMPLES,
     )
     parser.add_argument("folder", metavar="RUN", help="a run folder")
-    parser.add_argument("--to", required=True, metavar="DIR | hub:ORG/NAME", help="where it goes")
+    parser.add_argument(
+        "--to", required=True, metavar="DIR | hub:ORG/NAME", help="the directory or repository to write to"
+    )
     parser.add_argument(
         "--checkpoint", metavar="NAME", help="a folder under checkpoints/, such as update-000050"
     )
-    parser.add_argument("--license", default="other", metavar="ID", help="for the model card (other)")
-    parser.add_argument("--card", action="store_true", help="only the model card with the learning curve")
+    parser.add_argument("--license", default="other", metavar="ID", help="licence for the model card (other)")
+    parser.add_argument(
+        "--card", action="store_true", help="write only the model card with the learning curve"
+    )
     parser.add_argument("--private", action="store_true", help="make the hub's repository private")
 
 

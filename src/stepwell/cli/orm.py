@@ -60,14 +60,14 @@ def _add_train(actions: Any) -> None:
     parser.add_argument(
         "--learning-rate", type=float, help="default 2e-3 for built-in tiny models, 2e-5 for others"
     )
-    parser.add_argument("--max-tokens", type=int, default=1024, help="longest question (1024)")
+    parser.add_argument("--max-tokens", type=int, default=1024, help="longest question in tokens (1024)")
     parser.add_argument(
-        "--page-tokens", type=int, default=640, help="of these for the last observation (640)"
+        "--page-tokens", type=int, default=640, help="tokens of the question for the last observation (640)"
     )
     parser.add_argument(
-        "--action-chars", type=int, default=2000, help="longest action; the rest of it is cut (2000)"
+        "--action-chars", type=int, default=2000, help="characters of an action; the rest of it is cut (2000)"
     )
-    parser.add_argument("--validation", type=float, default=0.2, help="share of tasks (0.2)")
+    parser.add_argument("--validation", type=float, default=0.2, help="share of tasks for validation (0.2)")
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of the split, the order and new weights (0)"
     )
@@ -94,7 +94,7 @@ def _add_eval(actions: Any) -> None:
     )
     _add_judge(parser)
     _add_sources(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file too")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw predicted beside observed success as SVG"
     )

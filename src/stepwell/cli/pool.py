@@ -65,7 +65,9 @@ def _add_ls(actions: Any) -> None:
     )
     add_pool_argument(parser)
     add_filter_options(parser)
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many; 0: all (default 20)")
+    parser.add_argument(
+        "--limit", type=int, default=20, metavar="N", help="number of trajectories; 0: all (default 20)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
 
 
@@ -95,7 +97,7 @@ def _add_export(actions: Any) -> None:
         actions, "export", run_export, summary="write finished trajectories to a file", examples=examples
     )
     add_pool_argument(parser)
-    parser.add_argument("file", type=Path, help="to write; .parquet or .jsonl")
+    parser.add_argument("file", type=Path, help="the file to write: .parquet or .jsonl")
     add_filter_options(parser)
 
 
@@ -107,10 +109,10 @@ def _add_import(actions: Any) -> None:
         actions, "import", run_import, summary="store what an export wrote", examples=examples
     )
     add_pool_argument(parser)
-    parser.add_argument("file", type=Path, help="that `stepwell pool export` wrote")
+    parser.add_argument("file", type=Path, help="a file that `stepwell pool export` wrote")
     parser.add_argument("--channel", choices=("train", "eval", "user"), help="default: as exported")
     parser.add_argument(
-        "--tag", action="append", default=[], metavar="TAG", help="mark them; may be repeated"
+        "--tag", action="append", default=[], metavar="TAG", help="tag these trajectories; may be repeated"
     )
 
 
@@ -123,8 +125,8 @@ def _add_tag(actions: Any) -> None:
     )
     parser = add_command(actions, "tag", run_tag, summary="mark trajectories", examples=examples)
     add_pool_argument(parser)
-    parser.add_argument("tag", help="the mark")
-    parser.add_argument("--remove", action="store_true", help="take it away instead")
+    parser.add_argument("tag", help="the tag")
+    parser.add_argument("--remove", action="store_true", help="remove the tag instead")
     add_filter_options(parser, tag_option="--with-tag")
 
 
@@ -165,9 +167,11 @@ def _add_gc(actions: Any) -> None:
         "--max-size", type=parse_size, metavar="SIZE", help="size of all steps, such as 500M or 2G"
     )
     parser.add_argument("--max-age", type=parse_age, metavar="AGE", help="such as 12h, 30d or 8w")
-    parser.add_argument("--channel", choices=("train", "eval", "user"), help="only this one")
+    parser.add_argument("--channel", choices=("train", "eval", "user"), help="only this channel")
     parser.add_argument("--unconsumed", action="store_true", help="also what has not been trained on yet")
-    parser.add_argument("--dry-run", action="store_true", help="say what would go and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be removed, and remove nothing"
+    )
 
 
 # --- the actions -------------------------------------------------------------------------------
@@ -286,7 +290,7 @@ def run_tag(args: argparse.Namespace) -> int:
     with _open_pool(args.pool, require_write=True) as pool:
         ids = [entry.id for entry in pool.find(make_filter(args))]
         (pool.untag if args.remove else pool.tag)(ids, args.tag)
-    print(f"{len(ids)} trajectories {'no longer' if args.remove else 'now'} bear {args.tag!r}")
+    print(f"{len(ids)} trajectories {'no longer have' if args.remove else 'now have'} the tag {args.tag!r}")
     return 0
 
 

@@ -26,13 +26,16 @@ def add_filter_options(parser: argparse.ArgumentParser, tag_option: str = "--tag
     chosen = parser.add_argument_group("which trajectories (all that are given must hold)")
     chosen.add_argument("--channel", choices=("train", "eval", "user"), help="only of this channel")
     chosen.add_argument(
-        "--status", action="append", metavar="STATUS", help="success, failure, …; may be repeated"
+        "--status",
+        action="append",
+        metavar="STATUS",
+        help="only this status (success, failure, …); may be repeated",
     )
     chosen.add_argument(
         "--solved",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="only solved ones, or only others: as judged, else by status",
+        help="only solved trajectories, or only others: by their outcome, else by status",
     )
     chosen.add_argument(
         tag_option,
@@ -56,7 +59,7 @@ def add_filter_options(parser: argparse.ArgumentParser, tag_option: str = "--tag
     chosen.add_argument("--env", help="environment or source of the task")
     chosen.add_argument("--group", help="only of this group")
     chosen.add_argument(
-        "--id", action="append", dest="ids", metavar="ID", help="only this one; may be repeated"
+        "--id", action="append", dest="ids", metavar="ID", help="only this trajectory; may be repeated"
     )
     chosen.add_argument("--open", action="store_true", help="only those that are not finished")
 

@@ -101,17 +101,19 @@ def _add_gateway(services: Any) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda, for the engine in this process")
     parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
     parser.add_argument(
-        "--channel", choices=("train", "eval", "user"), help="where sessions are stored (train)"
+        "--channel", choices=("train", "eval", "user"), help="channel in which sessions are stored (train)"
     )
     parser.add_argument(
         "--silent-timeout-s", type=float, metavar="SECONDS", help="silence that ends a session (900)"
     )
     parser.add_argument(
-        "--on-silence", choices=("truncated", "agent_error"), help="how it then ends (truncated)"
+        "--on-silence",
+        choices=("truncated", "agent_error"),
+        help="status of a session that ends so (truncated)",
     )
-    parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
+    parser.add_argument("--rate", type=float, metavar="N", help="calls per second of one key")
     parser.add_argument("--max-concurrent", type=int, metavar="N", help="concurrent calls per key")
-    parser.add_argument("--seed", type=int, help="makes calls without a seed repeatable")
+    parser.add_argument("--seed", type=int, help="seed from which calls without one get theirs")
 
 
 def _add_envs(services: Any) -> None:
@@ -132,7 +134,7 @@ def _add_envs(services: Any) -> None:
     parser.add_argument(
         "--session-timeout-s", type=float, metavar="SECONDS", help="silence that ends a session (600)"
     )
-    parser.add_argument("--rate", type=float, metavar="N", help="calls per second and key")
+    parser.add_argument("--rate", type=float, metavar="N", help="calls per second of one key")
 
 
 def _add_shop(services: Any) -> None:

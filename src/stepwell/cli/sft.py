@@ -27,8 +27,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a built-in model, a Hugging Face directory or a hub id"
     )
-    parser.add_argument("file", metavar="FILE", help="the chats")
-    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="where the model goes")
+    parser.add_argument("file", metavar="FILE", help="the file with the chats")
+    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="directory for the model")
     parser.add_argument("--epochs", type=int, default=3, help="passes over the chats (3)")
     parser.add_argument("--batch-size", type=int, default=8, help="chats per update (8)")
     parser.add_argument("--learning-rate", type=float, default=2e-5, help="learning rate of AdamW (2e-5)")

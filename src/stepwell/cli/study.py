@@ -48,9 +48,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "study", metavar="STUDY", nargs="?", help="a TOML file that describes it, or a name of --list"
     )
-    parser.add_argument("--list", action="store_true", help="name the studies that come with the package")
-    parser.add_argument("--quick", action="store_true", help="the file's short form")
-    parser.add_argument("--workers", type=int, metavar="N", help="runs side by side; default: the cores")
+    parser.add_argument("--list", action="store_true", help="list the studies that come with the package")
+    parser.add_argument("--quick", action="store_true", help="run the short form that the file describes")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="runs at the same time; default: one per core"
+    )
     parser.add_argument(
         "--threads", type=int, metavar="N", help="threads of each run; default: an equal share of the cores"
     )
@@ -68,7 +70,7 @@ def add(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="PATTERN",
-        help="runs whose names match one (ENV-VARIANT-seedN)",
+        help="only runs whose names (ENV-VARIANT-seedN) match one of these patterns",
     )
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="save and stop after this time")
     parser.add_argument(

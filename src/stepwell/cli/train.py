@@ -55,7 +55,9 @@ def add(commands: Any) -> None:
         help="play episodes with this function, which talks to a chat API (own_agent.function)",
     )
     parser.add_argument(
-        "--tasks", metavar="FILE", help="its tasks: JSONL, Parquet, CSV, … (own_agent.tasks); default: env's"
+        "--tasks",
+        metavar="FILE",
+        help="the agent's tasks: JSONL, Parquet, CSV, … (own_agent.tasks); default: the environment's",
     )
     parser.add_argument(
         "--address",

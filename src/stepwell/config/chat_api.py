@@ -26,5 +26,5 @@ class ChatApiConfig(Settings):
         "auto",
         description="give tools in the API's own field, in the prompt, or in the prompt if the API refuses",
     )
-    prompt_price: float = Field(0.0, ge=0, description="of a million prompt tokens, in any currency")
-    completion_price: float = Field(0.0, ge=0, description="of a million tokens of answers")
+    prompt_price: float = Field(0.0, ge=0, description="price of a million prompt tokens, in any currency")
+    completion_price: float = Field(0.0, ge=0, description="price of a million tokens of answers")

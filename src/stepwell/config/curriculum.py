@@ -26,7 +26,9 @@ class TaskEndpointConfig(Settings):
         "breadth",
         description="new tasks as hard as the failed ones, easier and harder ones, or what these leave out",
     )
-    temperature: float = Field(1.0, ge=0, description="of the replies with tasks; feasibility has 0")
+    temperature: float = Field(
+        1.0, ge=0, description="temperature of replies with tasks; questions about feasibility have 0"
+    )
     max_tokens: int = Field(1024, ge=1, description="longest reply")
     max_concurrent: int = Field(8, ge=1, description="calls in flight at once")
     rate_per_s: float = Field(0.0, ge=0, description="calls per second; 0: no limit")
@@ -63,10 +65,10 @@ class CurriculumConfig(Settings):
         "and the environment can, else `fresh`",
     )
     min_value: float = Field(
-        0.05, description="lowest critic value of the first state at which an evolved task is kept"
+        0.05, description="an evolved task is kept if the critic's value of its first state is at least this"
     )
     max_value: float = Field(
-        0.75, description="highest such value; both in units of a reward before rewards.scale"
+        0.75, description="and at most this; both in units of a reward before rewards.scale"
     )
     max_tries: int = Field(
         10,

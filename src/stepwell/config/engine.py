@@ -13,7 +13,7 @@ class ServerConfig(Settings):
     """The servers of `engine.backend`: how to reach them, and how they get weights."""
 
     model: str | None = Field(
-        None, description="name under which they serve the policy; None: the only one that they serve"
+        None, description="name under which the servers serve the policy; None: the only one that they serve"
     )
     weights_folder: str | None = Field(
         None,
@@ -22,17 +22,19 @@ class ServerConfig(Settings):
     )
     weight_transfer: Literal["folder", "collective"] = Field(
         "folder",
-        description="how new weights reach them: written to weights_folder, or broadcast over TCP to the "
-        "workers of vLLM (started with the extension of docs/servers.md), without a shared folder",
+        description="how new weights reach the servers: written to weights_folder, or broadcast over TCP to "
+        "the workers of vLLM (started with the extension of docs/servers.md), without a shared folder",
     )
-    api_key_env: str = Field("", description="environment variable that holds their API key")
+    api_key_env: str = Field("", description="environment variable that holds the servers' API key")
     max_connections: int = Field(256, ge=1, description="concurrent requests to one server; the rest wait")
     connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
     timeout_s: float = Field(600.0, gt=0, description="how long a server may need for an action or an update")
     num_retries: int = Field(
         4, ge=0, description="new attempts at a server that is unreachable before it counts as lost"
     )
-    backoff_s: float = Field(0.25, ge=0, description="pause before the first new attempt; doubles each time")
+    backoff_s: float = Field(
+        0.25, ge=0, description="pause before the first new attempt; it doubles each time"
+    )
     logprobs_mode: Literal["auto", "raw", "processed"] = Field(
         "auto", description="which logprobs vLLM returns (its --logprobs-mode); auto: asks when it matters"
     )
@@ -79,7 +81,7 @@ class EngineConfig(Settings):
     on_new_weights: Literal["continue", "recompute"] = Field(
         "continue", description="requests in flight keep their older keys and values, or compute them again"
     )
-    seed: int = Field(0, ge=0, description="stream from which requests without a seed draw theirs")
+    seed: int = Field(0, ge=0, description="requests without a seed get theirs from this one")
     forward: Literal["auto", "lean", "transformers"] = Field(
         "auto", description="our own decoder for the Llama family, or the model's own code for any model"
     )
@@ -139,7 +141,9 @@ class RemoteEngineConfig(Settings):
         ge=0,
         description="new attempts when the server is unreachable, overloaded or lost before it answers",
     )
-    backoff_s: float = Field(0.25, ge=0, description="pause before the first new attempt; doubles each time")
+    backoff_s: float = Field(
+        0.25, ge=0, description="pause before the first new attempt; it doubles each time"
+    )
     logprobs_mode: Literal["auto", "raw", "processed"] = Field(
         "auto",
         description="which logprobs the server returns (vLLM: --logprobs-mode); auto: asks when it matters",
@@ -156,4 +160,4 @@ class RemoteEngineConfig(Settings):
         "`version` (vLLM in development mode: /weight_info)",
     )
     api_key_env: str = Field("", description="environment variable that holds the server's API key")
-    seed: int = Field(0, ge=0, description="stream from which requests without a seed draw theirs")
+    seed: int = Field(0, ge=0, description="requests without a seed get theirs from this one")

@@ -39,6 +39,6 @@ class EnvServiceConfig(ServiceConfig):
 
     rate_per_s: float = Field(0.0, ge=0, description="calls per second and key; 0: no limit")
     burst: int = Field(100, ge=1, description="calls that a key may make at once before its rate counts")
-    max_batch: int = Field(1024, ge=1, description="environments that one call may speak of")
+    max_batch: int = Field(1024, ge=1, description="environments that one call may name")
     max_body_bytes: int = Field(4 * 2**20, ge=1024, description="largest request")
     max_reply_bytes: int = Field(64 * 2**20, ge=1024, description="largest answer; images make it large")

@@ -26,16 +26,17 @@ class GatewayConfig(ServiceConfig):
     seed: int | None = Field(
         None,
         ge=0,
-        description="calls without a seed draw theirs from this one, session and place; none: random",
+        description="calls without a seed get one from this seed, their session and their place in "
+        "it; none: random",
     )
 
-    env: str = Field("gateway", min_length=1, description="env of the task of a session that names none")
+    env: str = Field("gateway", min_length=1, description="environment of a session whose task names none")
     channel: Literal["train", "eval", "user"] = Field(
         "train", description="channel of sessions that name none"
     )
     silent_timeout_s: float = Field(900.0, gt=0, description="a session ends after this long without calls")
     on_silence: Literal["truncated", "agent_error"] = Field(
-        "truncated", description="how a session ends that fell silent"
+        "truncated", description="status of a session that ends so"
     )
     max_sessions: int = Field(100_000, ge=1, description="sessions that may be open at once")
 

@@ -48,7 +48,7 @@ class JudgeConfig(Settings):
         True, description="reward the score of rules or of a dictionary; else 1 for yes and 0 for no"
     )
     repetition_penalty: float = Field(
-        0.0, ge=0, description="taken off a reply that repeats a frequent sentence and is wrong; paper: 0.1"
+        0.0, ge=0, description="penalty for a reply that repeats a frequent sentence and is wrong; paper: 0.1"
     )
     repetition_top: int = Field(10, ge=1, description="how many of the most frequent sentences count")
     repetition_min_share: float = Field(

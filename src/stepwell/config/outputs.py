@@ -15,7 +15,7 @@ class EvalConfig(Settings):
     every: int = Field(20, ge=0, description="updates between evaluations; 0: only before and after")
     num_tasks: int = Field(128, ge=0, description="distinct held-out tasks; 0: no evaluation")
     samples_per_task: int = Field(1, ge=1, description="attempts per task; pass@k is reported up to it")
-    temperature: float = Field(0.0, ge=0, description="0 is greedy")
+    temperature: float = Field(0.0, ge=0, description="temperature of sampling; 0 is greedy")
     stop_at: float | None = Field(None, gt=0, le=1, description="stop early at this held-out success")
     patience: int | None = Field(None, ge=1, description="evaluations without a new best before stopping")
 
@@ -58,11 +58,12 @@ class MonitorConfig(Settings):
 
     console: bool = Field(True, description="progress on the terminal, or plain lines without one")
     tensorboard: bool = Field(True, description="curves for TensorBoard in the run's folder")
-    wandb: bool = Field(False, description="needs the package wandb")
-    trackio: bool = Field(False, description="Trackio's local database; needs the extra trackio")
+    wandb: bool = Field(False, description="curves for Weights & Biases; needs the package wandb")
+    trackio: bool = Field(False, description="figures in Trackio's local database; needs the extra trackio")
     mlflow: bool = Field(
         False,
-        description="MLflow, in `mlflow.db` beside the run's folder or where MLFLOW_TRACKING_URI points; "
+        description="figures in MLflow: in `mlflow.db` beside the run's folder, or where MLFLOW_TRACKING_URI "
+        "points; "
         "needs the extra mlflow",
     )
     report: bool = Field(True, description="write report.html at the end")

@@ -39,7 +39,7 @@ class PolicyConfig(Settings):
     lora: LoraConfig | None = Field(None, description="train adapters only")
     train_vision: Literal["all", "projector", "none"] = Field(
         "all",
-        description="what is trained of how a model sees: encoder and projector, the projector, or neither; "
+        description="which vision parts are trained: encoder and projector, the projector, or neither; "
         "a tiny model's random encoder shows enough already: with Muon it reads boards either way",
     )
     vla: VLAConfig | None = Field(

@@ -14,10 +14,13 @@ class ReplayConfig(Settings):
     min_perplexity: float = Field(
         1 / 0.95,
         ge=1,
-        description="of an action under the policy at the start of the phase; what is below is known already",
+        description="lowest perplexity of an action under the policy at the start of the phase; "
+        "what is below is known already",
     )
     max_perplexity: float = Field(
-        1 / 0.5, ge=1, description="what is above is too far from the policy; 1e9: no limit"
+        1 / 0.5,
+        ge=1,
+        description="highest such perplexity; what is above is too far from the policy; 1e9: no limit",
     )
     max_per_fresh: float = Field(
         2.0, gt=0, description="replayed steps per step of the update's own episodes, at most"

@@ -119,7 +119,7 @@ class OwnAgentConfig(Settings):
         description="file (JSONL, JSON, Parquet, CSV), folder of a saved data set or `datasets:NAME/SPLIT`, "
         "one task's content per row; None: the tasks of `env`",
     )
-    num_processes: int = Field(2, ge=1, description="worker processes that the function runs in")
+    num_processes: int = Field(2, ge=1, description="processes in which the function runs")
     concurrency: int = Field(32, ge=1, description="episodes at once in each of them")
     memory_mb: float = Field(
         4096, gt=0, description="memory limit of each of them; an episode that needs more fails (Linux)"
@@ -145,24 +145,36 @@ class OfflineConfig(Settings):
     pool: str | None = Field(
         None, description="path or URL of the pool; None: the run plays its own episodes"
     )
-    channel: Literal["train", "eval", "user"] = Field("user", description="the channel they were stored in")
-    statuses: tuple[str, ...] | None = Field(None, description="such as success; None: all but infra_error")
-    tags: tuple[str, ...] = Field((), description="only those with all of these tags")
-    without_tags: tuple[str, ...] = Field(("untrainable",), description="none with any of these tags")
+    channel: Literal["train", "eval", "user"] = Field(
+        "user", description="channel in which the trajectories were stored"
+    )
+    statuses: tuple[str, ...] | None = Field(
+        None, description="statuses to learn from, such as success; None: all but infra_error"
+    )
+    tags: tuple[str, ...] = Field((), description="only trajectories with all of these tags")
+    without_tags: tuple[str, ...] = Field(
+        ("untrainable",), description="no trajectory with any of these tags"
+    )
     min_reward: float | None = Field(None, description="smallest total reward")
     success: bool | None = Field(
         None,
-        description="only solved ones, or only failed ones; the newest judged outcome decides, else the "
-        "status; None: both",
+        description="only solved trajectories, or only failed ones: by the newest judged outcome, "
+        "else by the status; None: both",
     )
 
 
 class SamplingConfig(Settings):
     """How actions are sampled while training."""
 
-    temperature: float = Field(1.0, gt=0, description="of training rollouts")
-    top_p: float = Field(1.0, gt=0, le=1, description="below 1 the ratio is biased; a warning says so")
-    max_tokens: int = Field(128, ge=1, description="longest action")
+    temperature: float = Field(1.0, gt=0, description="temperature of training rollouts")
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of probability that is sampled from; below 1 the ratio is biased, and a warning "
+        "says so",
+    )
+    max_tokens: int = Field(128, ge=1, description="longest action in tokens")
 
 
 class OwnPartConfig(Settings):
@@ -170,10 +182,10 @@ class OwnPartConfig(Settings):
 
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_]*$",
-        description="of the part, in the record and in figures; by default the function's name",
+        description="name of the part, in the record and in figures; by default the function's",
     )
     function: ObjectName = Field(description="`module:function` or `folder/file.py:function`")
-    weight: float = Field(1.0, description="times what the function returns")
+    weight: float = Field(1.0, description="factor of what the function returns")
 
     @model_validator(mode="before")
     @classmethod
@@ -191,12 +203,14 @@ class OwnPartConfig(Settings):
 class RewardConfig(Settings):
     """Weights of the parts of a step's reward; the recipe says which parts count."""
 
-    format: float = Field(0.5, description="for a reply in exactly the required form")
+    format: float = Field(0.5, description="reward for a reply in exactly the required form")
     process: float = Field(
-        0.0, description="times the progress of a turn towards the goal, if the environment measures it"
+        0.0, description="factor of a turn's progress towards the goal, if the environment measures it"
     )
-    grounding: float = Field(0.5, description="times how well the described state matches the true one")
-    world_modeling: float = Field(0.5, description="times how well the predicted state matches the next one")
+    grounding: float = Field(0.5, description="factor of how well the described state matches the true one")
+    world_modeling: float = Field(
+        0.5, description="factor of how well the predicted state matches the next one"
+    )
     scale: float = Field(1.0, gt=0, description="factor of every part, so that a critic's values stay small")
     parts: tuple[OwnPartConfig, ...] = Field(
         (),
@@ -231,7 +245,9 @@ class RecipeConfig(Settings):
         default_factory=dict,
         description="arguments of the policy loss; `function` names another one, such as `module:name`",
     )
-    kl_coef: float | None = Field(None, ge=0, description="0: no reference")
+    kl_coef: float | None = Field(
+        None, ge=0, description="weight of the KL term; 0: none, and no reference is kept"
+    )
     kl_estimator: Literal["k1", "k2", "k3", "full"] | None = Field(
         None,
         description="how the distance from the reference is estimated from sampled tokens; full: computed "
@@ -258,10 +274,12 @@ class RecipeConfig(Settings):
 class RunConfig(Settings):
     """One run: everything that decides what it does."""
 
-    name: str | None = Field(None, description="folder under `folder`; None: env, recipe, seed and time")
+    name: str | None = Field(
+        None, description="name of the run's folder under `folder`; None: env, recipe, seed and time"
+    )
     folder: str = Field("runs", description="where run folders are made")
-    seed: int = Field(0, ge=0, description="of tasks, sampling and new weights")
-    num_threads: int | None = Field(None, ge=1, description="of the CPU; None: torch's choice")
+    seed: int = Field(0, ge=0, description="seed of tasks, sampling and new weights")
+    num_threads: int | None = Field(None, ge=1, description="CPU threads; None: torch's choice")
     env: EnvConfig = Field(default_factory=EnvConfig)
     agent: AgentConfig = Field(default_factory=AgentConfig)
     own_agent: OwnAgentConfig = Field(default_factory=OwnAgentConfig)

@@ -75,12 +75,14 @@ class StudyConfig(NamedSettings):
     """A whole study."""
 
     title: str = ""
-    note: str = Field("", description="for the reader; shown above the table")
+    note: str = Field("", description="text for the reader, shown above the table")
     base: str | None = Field(None, description="preset or TOML file; None: the defaults")
     seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
     env_steps: int | None = Field(None, ge=1, description="environment steps of each run; None: no limit")
     rollouts: int | None = Field(
-        None, ge=1, description="trajectories of every update, whatever the group size; None: as settings say"
+        None,
+        ge=1,
+        description="trajectories of every update, whatever the group size; None: as the settings say",
     )
     baseline: str | None = Field(
         None, description="the first variant in tables; None: the first in this file"

@@ -50,8 +50,8 @@ class VariantConfig(NamedSettings):
     beside: str | None = Field(
         None, description="with `table`: the variant of the main table to show in it; None: the baseline"
     )
-    environments: tuple[str, ...] | None = Field(None, description="run only in these; None: in all")
-    note: str = Field("", description="shown below the table")
+    environments: tuple[str, ...] | None = Field(None, description="environments of this variant; None: all")
+    note: str = Field("", description="text shown below the table")
     choice_of: str | None = Field(
         None, description="with `[select]`: take what is chosen for this variant; None: an own choice"
     )
@@ -79,8 +79,8 @@ class QuickConfig(Settings):
     """Changes for the short form; None changes nothing."""
 
     seeds: tuple[int, ...] | None = None
-    environments: tuple[str, ...] | None = Field(None, description="names of those that are kept")
-    variants: tuple[str, ...] | None = Field(None, description="names of those that are kept")
+    environments: tuple[str, ...] | None = Field(None, description="names of those that the short form keeps")
+    variants: tuple[str, ...] | None = Field(None, description="names of those that the short form keeps")
     env_steps: int | None = Field(None, ge=1, description="environment steps of each run")
     rollouts: int | None = Field(None, ge=1, description="trajectories of an update")
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -99,19 +99,23 @@ class GateConfig(Settings):
     grounding: float | None = Field(
         None, ge=0, le=1, description="how right descriptions of what is seen are on average, at least"
     )
-    settings: dict[str, Any] = Field(default_factory=dict, description="of the runs of `--gate`")
+    settings: dict[str, Any] = Field(default_factory=dict, description="settings of the runs of `--gate`")
 
 
 class SelectConfig(Settings):
     """What is chosen for each variant before variants are compared: by training tasks, with other seeds."""
 
-    seeds: tuple[int, ...] = Field(min_length=1, description="none of them may be a seed of the study")
-    choices: tuple[ChoiceConfig, ...] = Field(min_length=2, description="in order: the ends are edges")
+    seeds: tuple[int, ...] = Field(
+        min_length=1, description="seeds of these runs; none of them may be a seed of the study"
+    )
+    choices: tuple[ChoiceConfig, ...] = Field(
+        min_length=2, description="the values to choose from, in order; the first and the last are edges"
+    )
     score: Literal["train", "held_out"] = Field(
         "train",
         description="what decides: success on training tasks in the last quarter of updates, or the last "
         "evaluation on held-out tasks, for runs that play no tasks or tasks that change",
     )
     settings: dict[str, Any] = Field(
-        default_factory=dict, description="of these runs; they override all others"
+        default_factory=dict, description="settings of these runs; they override all others"
     )

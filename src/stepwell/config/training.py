@@ -14,9 +14,13 @@ class OptimizerConfig(Settings):
     """AdamW, or Muon for the hidden matrices with AdamW for the rest."""
 
     kind: Literal["adamw", "muon"] = Field("adamw", description="what updates the hidden matrices")
-    learning_rate: float = Field(3e-4, gt=0, description="of AdamW")
-    muon_learning_rate: float = Field(3e-3, gt=0, description="of Muon, scaled to AdamW's size of update")
-    weight_decay: float = Field(0.0, ge=0, description="shrinks weights by this share times the rate")
+    learning_rate: float = Field(3e-4, gt=0, description="learning rate of AdamW")
+    muon_learning_rate: float = Field(
+        3e-3, gt=0, description="learning rate of Muon, scaled to AdamW's size of update"
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, description="each step shrinks weights by this share times the learning rate"
+    )
     beta2: float = Field(0.99, gt=0, lt=1, description="AdamW's memory of squared gradients")
     state: Literal["full", "8bit", "offload"] = Field(
         "full",
@@ -47,11 +51,13 @@ class WarmStartConfig(Settings):
         description="share of demonstrated actions that are random; a robot's: deviation added to them",
     )
     demos_per_task: int = Field(
-        1, ge=1, description="demonstrations of each of them, with other mistakes every time (noise)"
+        1, ge=1, description="demonstrations of each task, with other mistakes every time (noise)"
     )
     epochs: int = Field(1, ge=1, description="passes over the demonstrations")
     batch_size: int = Field(64, ge=1, description="demonstrations per update")
-    max_updates: int | None = Field(None, ge=1, description="stop after this many; None: after the epochs")
+    max_updates: int | None = Field(
+        None, ge=1, description="stop after this many updates; None: after the epochs"
+    )
     stop_at: float | None = Field(
         None, gt=0, le=1, description="stop once this share of training tasks is solved, decoded as in eval"
     )
@@ -69,10 +75,10 @@ class WarmStartConfig(Settings):
         description="do not stop before descriptions of what is seen are this right on average, as the "
         "judge of rewards scores them; for strategies that describe it",
     )
-    check_every: int = Field(4, ge=1, description="updates between looks at the goals above")
+    check_every: int = Field(4, ge=1, description="updates between checks of the goals above")
     value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic what the recipe reads")
     reward_parts: tuple[str, ...] | None = Field(
-        None, description="what those returns are the sum of; None: recipe.reward_parts"
+        None, description="reward parts that the critic is taught; None: recipe.reward_parts"
     )
     cache: str | None = Field(None, description="folder in which runs with equal settings share it")
     optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig(learning_rate=1e-3))
@@ -107,7 +113,7 @@ class TrainConfig(Settings):
         "gathers a layer when it runs (FSDP2); none: whole copies",
     )
     critic_learning_rate: float | None = Field(
-        None, gt=0, description="of all weights of critics; none: as the actor's"
+        None, gt=0, description="learning rate of critics; none: as the actor's"
     )
     critic_only_updates: int = Field(
         0,
@@ -123,9 +129,13 @@ class TrainConfig(Settings):
         "constant", description="how the learning rate changes over num_updates"
     )
     warmup_updates: int = Field(0, ge=0, description="updates over which the learning rate rises from 0")
-    final_learning_rate: float = Field(0.1, ge=0, le=1, description="end of the schedule, as a share")
+    final_learning_rate: float = Field(
+        0.1, ge=0, le=1, description="learning rate at the end of the schedule, as a share of the highest"
+    )
     guard: GuardConfig = Field(default_factory=GuardConfig)
-    max_grad_norm: float = Field(1e4, gt=0, description="above it the update counts as exploding")
+    max_grad_norm: float = Field(
+        1e4, gt=0, description="norm of the gradient above which an update counts as exploding"
+    )
     max_env_steps: int | None = Field(
         None, ge=1, description="end training after this many actions in the environment"
     )
@@ -134,4 +144,6 @@ class TrainConfig(Settings):
         20, ge=0, description="end training after this many updates in a row with almost no action; 0: never"
     )
     max_env_retries: int = Field(2, ge=0, description="retries of an episode after a failure of the system")
-    episode_timeout_s: float | None = Field(None, gt=0, description="longer episodes are truncated")
+    episode_timeout_s: float | None = Field(
+        None, gt=0, description="time limit of an episode, after which it is truncated"
+    )

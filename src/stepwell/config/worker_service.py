@@ -23,9 +23,11 @@ class WorkerServiceConfig(ServiceConfig):
         description="directories of models by the names under which runs ask for them, besides built-in ones",
     )
     devices: tuple[str, ...] = Field((), description="devices that may be named; none: all of this machine")
-    num_threads: int | None = Field(None, ge=1, description="of each generator; None: torch's choice")
+    num_threads: int | None = Field(
+        None, ge=1, description="CPU threads of each generator; None: torch's choice"
+    )
     max_workers: int = Field(16, ge=1, description="processes at once, of all callers")
-    max_envs: int = Field(4096, ge=1, description="environments of one simulator")
+    max_envs: int = Field(4096, ge=1, description="largest number of environments of one simulator")
     lease_s: float = Field(120.0, gt=0, description="a worker is ended when its run is silent for this long")
 
     max_body_bytes: int = Field(16 * 2**30, ge=1024, description="largest request; weights make it large")

@@ -26,23 +26,28 @@ class SimulatorsConfig(Settings):
     num_workers: int = Field(2, ge=1, description="simulator processes")
     env_batches: int = Field(2, ge=1, description="environment batches per simulator")
     batch_size: int = Field(8, ge=1, description="vectorised environments per batch")
-    devices: tuple[str, ...] = Field((), description="such as cuda:0, or HOST/cpu; empty: the CPU's cores")
-    num_cpus: float = Field(1.0, gt=0, description="of a Ray node, reserved for each")
+    devices: tuple[str, ...] = Field(
+        (), description="devices of simulators, such as cuda:0 or HOST/cpu; empty: the CPU's cores"
+    )
+    num_cpus: float = Field(1.0, gt=0, description="CPUs of a Ray node, reserved for each simulator")
 
 
 class GeneratorsConfig(Settings):
     """Processes with a copy of the policy each."""
 
     num_workers: int = Field(1, ge=1, description="generator processes")
-    max_batch: int = Field(64, ge=1, description="samples at which an inference batch is fired")
-    max_wait_ms: float = Field(5.0, ge=0, description="age of the oldest request at which it is fired anyway")
+    max_batch: int = Field(64, ge=1, description="samples with which an inference batch starts")
+    max_wait_ms: float = Field(
+        5.0, ge=0, description="age of the oldest request at which a smaller batch starts"
+    )
     shard: ObjectName = Field(
         "none",
         description="how the requests of an environment batch are divided: none, even, by_latency, "
         "or module:function",
     )
     priority: OptionalObjectName = Field(
-        None, description="module:function that gives a request bundle's sort key; None: order of arrival"
+        None,
+        description="module:function that gives the sort key of requests that wait; None: order of arrival",
     )
     max_inflight: int | None = Field(
         None,
@@ -50,20 +55,24 @@ class GeneratorsConfig(Settings):
         description="inference batches under way in one generator; None: one of a robot policy, four of a "
         "language model, whose engine lets new requests join",
     )
-    num_threads: int | None = Field(None, ge=1, description="of the CPU, each; None: torch's choice")
+    num_threads: int | None = Field(
+        None, ge=1, description="CPU threads of each generator; None: torch's choice"
+    )
     devices: tuple[str, ...] = Field(
-        (), description="such as cuda:0, or HOST/cuda:0, in turn; empty: policy.device"
+        (), description="devices of generators in turn, such as cuda:0 or HOST/cuda:0; empty: policy.device"
     )
     num_cpus: float | None = Field(
-        None, gt=0, description="of a Ray node, reserved for each; None: num_threads, or 1"
+        None, gt=0, description="CPUs of a Ray node, reserved for each generator; None: num_threads, or 1"
     )
 
 
 class TrainersConfig(Settings):
     """Who learns."""
 
-    devices: tuple[str, ...] = Field((), description="such as cuda:0; empty: policy.device")
-    num_cpus: float = Field(1.0, gt=0, description="of a Ray node, reserved for each rank")
+    devices: tuple[str, ...] = Field(
+        (), description="devices of the trainer's ranks, such as cuda:0; empty: policy.device"
+    )
+    num_cpus: float = Field(1.0, gt=0, description="CPUs of a Ray node, reserved for each rank")
 
 
 class RayConfig(Settings):
@@ -71,8 +80,8 @@ class RayConfig(Settings):
 
     address: str = Field(
         "auto",
-        description="of the cluster: auto (the one of this machine), HOST:6379 (this machine belongs to it), "
-        "ray://HOST:10001, or local (started for this run)",
+        description="address of the cluster: auto (the one of this machine), HOST:6379 (this machine belongs "
+        "to it), ray://HOST:10001, or local (started for this run)",
     )
     strategy: Literal["spread", "pack"] = Field(
         "spread", description="workers on many nodes, or on few, as far as there is room"
@@ -121,7 +130,9 @@ class WorkersConfig(Settings):
         description="overlapped: the trainer goes on while generators take new weights; blocking: it waits",
     )
     sync_bucket_mb: float = Field(32.0, gt=0, description="weights that travel to a generator at a time")
-    max_staleness: int = Field(2, ge=0, description="versions that data may be behind when learnt from")
+    max_staleness: int = Field(
+        2, ge=0, description="how many versions old data may be when they are learnt from"
+    )
     stale_data: Literal["drop", "weight"] = Field(
         "weight",
         description="older data: dropped, or learnt from under the truncated ratio; both are counted",

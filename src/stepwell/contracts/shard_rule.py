@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepwell.core.contract_report import ContractReport, run_checks
 from stepwell.core import ConfigError, Request, Task, TokenState
+from stepwell.core.contract_report import ContractReport, run_checks
 from stepwell.core.errors import ContractError
 from stepwell.rollout.jobs import Job
 from stepwell.workers.shards import ActionRequest, GeneratorLoad, ShardRule, check_shards, find_shard_rule

@@ -29,7 +29,7 @@ HISTOGRAM_EDGES = (1.0, 1 / 0.95, 1 / 0.9, 1 / 0.75, 1 / 0.5, 1 / 0.25)
 
 @dataclass(frozen=True, slots=True)
 class PerplexityBand:
-    """Both ends included."""
+    """A range of perplexities, both ends included."""
 
     low: float
     high: float = math.inf
@@ -47,7 +47,7 @@ class ScoredTrajectory:
 
 
 def compute_perplexity(logprobs: FloatArray) -> float:
-    """Of one action, from the logprobs of its tokens; infinite beyond what a float can hold."""
+    """Perplexity of an action, from the logprobs of its tokens; infinite beyond what a float can hold."""
     with np.errstate(over="ignore"):
         return float(np.exp(-np.mean(logprobs, dtype=np.float64)))
 

@@ -1,7 +1,7 @@
 """The environment checker: it plays an environment to test whether it keeps the contract.
 
-Every check is one function named for the fact it tests (`core/contract_report.py`). `stepwell envs check NAME`
-prints the report of `check_env`. The checks of text environments are in `check_text`, those of robot
+Every check is one function named for the fact it tests (`core/contract_report.py`). `stepwell envs check
+NAME` prints the report of `check_env`. The checks of text environments are in `check_text`, those of robot
 environments in `robots.check`.
 """
 

@@ -72,7 +72,9 @@ answer with a number. Each turn, answer with one command. Points are given for p
 class ScienceWorldOptions(Settings):
     """Tasks, what is made simpler, limits, and what is shown."""
 
-    tasks: tuple[str, ...] = Field(tuple(VARIATIONS), min_length=1, description="tasks, drawn alike")
+    tasks: tuple[str, ...] = Field(
+        tuple(VARIATIONS), min_length=1, description="names of tasks, each with the same chance"
+    )
     simplifications: str = Field(
         "easy", max_length=1000, description="as the package takes them; 'easy' is all, '' is none"
     )

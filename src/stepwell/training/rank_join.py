@@ -59,7 +59,7 @@ class Rendezvous:
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in variables]
         if missing:
             raise ConfigError(
-                f"RANK and WORLD_SIZE are set, but {' and '.join(missing)} missing: start all ranks with "
+                f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}: start all ranks with "
                 "torchrun, or set them to the address and a free port of the machine of rank 0"
             )
         token = variables.get("STEPWELL_RANK_TOKEN") or variables.get("TORCHELASTIC_RUN_ID", "")

@@ -17,7 +17,9 @@ class HouseholdOptions(Settings):
     size: Literal["full", "tiny"] = Field(
         "full", description="full: rooms like ALFWorld's; tiny: few places, short names and commands"
     )
-    families: tuple[Family, ...] = Field(FAMILIES, min_length=1, description="families of tasks, drawn alike")
+    families: tuple[Family, ...] = Field(
+        FAMILIES, min_length=1, description="families of tasks, each with the same chance"
+    )
     held_out: Literal["seen", "unseen"] = Field(
         "seen", description="held-out tasks: new goals in the layouts of training, or other rooms and layouts"
     )

@@ -47,7 +47,7 @@ class PaperSearchOptions(Settings):
     num_papers: int | None = declare_host_option(
         None, ge=100, le=200_000, description="papers of the generated graph"
     )
-    graph_seed: int = declare_host_option(0, ge=0, lt=2**63, description="another seed, another graph")
+    graph_seed: int = declare_host_option(0, ge=0, lt=2**63, description="seed of the generated graph")
     num_results: int | None = Field(None, ge=1, le=100, description="papers that a search returns")
     num_citing: int | None = Field(None, ge=0, le=1000, description="citing papers that expand returns")
     num_cited: int | None = Field(None, ge=0, le=1000, description="cited papers that expand returns")
@@ -55,12 +55,12 @@ class PaperSearchOptions(Settings):
     max_turns: int | None = Field(None, ge=1, le=100, description="turns of an episode")
     num_shown: int | None = Field(None, ge=1, le=500, description="papers listed as new, and as old, at most")
     abstract_chars: int | None = Field(
-        None, ge=0, le=2000, description="of an abstract shown with a new paper"
+        None, ge=0, le=2000, description="length of an abstract shown with a new paper"
     )
     success_threshold: float | None = Field(None, gt=0, le=1, description="F1 at the end for success")
     min_answers: int | None = Field(None, ge=1, le=10_000, description="fewer answers make no task")
     max_answers: int | None = Field(None, ge=1, le=10_000, description="more answers make no task")
-    penalty: float = Field(0.5, ge=0, description="points off for a repeat or an invalid expansion")
+    penalty: float = Field(0.5, ge=0, description="penalty for a repeat or an invalid expansion")
     max_query_chars: int = Field(500, ge=10, le=2000, description="longer queries are refused")
     snapshot: str | None = declare_host_option(
         None, description="folder of a Semantic Scholar snapshot, for a real graph"

@@ -22,7 +22,8 @@ class SvgOptions(Settings):
     )
     image_size: int = Field(224, ge=32, le=512, description="pixels along each side of an image")
     measure: Literal["auto", "dreamsim", "perceptual", "pixels"] = Field(
-        "auto", description="how alike images are; auto: the first of these there are weights for"
+        "auto",
+        description="how the likeness of images is measured; auto: the first of these that has weights here",
     )
     dreamsim_path: str | None = declare_host_option(
         None, description="folder of a DreamSim backbone in Hugging Face format, its LoRA merged"
@@ -30,8 +31,8 @@ class SvgOptions(Settings):
     dino_path: str | None = declare_host_option(
         None, description="folder of a DINO model in Hugging Face format"
     )
-    similarity_weight: float = Field(5.0, ge=0, description="points for a likeness of 1")
-    dino_weight: float = Field(0.0001, ge=0, description="points for a DINO score of 1, with dino_path")
+    similarity_weight: float = Field(5.0, ge=0, description="reward for a likeness of 1")
+    dino_weight: float = Field(0.0001, ge=0, description="reward for a DINO score of 1, with dino_path")
     success_threshold: float = Field(0.9, gt=0, le=1, description="likeness of the last drawing for success")
     max_chars: int = Field(16_384, ge=64, le=1_000_000, description="code longer than this is refused")
     time_limit_s: float = Field(2.0, gt=0, le=60, description="time to draw one code; then it is refused")

@@ -18,7 +18,7 @@ NUM_FREQUENCIES = 16  # of a flow head's time
 def count_parameters(
     config: VLAConfig, arrays: Mapping[str, ArraySpec], action_dim: int, critic: str = "none"
 ) -> int:
-    """Of encoder, head and critic."""
+    """Count the parameters of encoder, head and critic."""
     encoder = _count_encoder(config, arrays)
     head = (_count_token_head if config.head == "token" else _count_flow_head)(config, action_dim)
     value = {"none": 0, "shared": config.width + 1, "own": config.width + 1 + encoder}[critic]

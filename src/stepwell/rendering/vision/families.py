@@ -48,7 +48,7 @@ def load_image_format(path: str | os.PathLike[str], tokenizer: Any | None = None
     if family is None:
         raise ModelError(
             f"{directory} is a vision-language model of type {config.get('model_type')!r}; "
-            f"Stepwell sees with {', '.join(FAMILIES)}"
+            f"supported types: {', '.join(FAMILIES)}"
         )
     tokenizer = tokenizer or load_tokenizer(directory)
     marker_id = config.get("image_token_id", config.get("image_token_index"))

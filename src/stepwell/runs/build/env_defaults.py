@@ -52,7 +52,7 @@ def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str
 
 
 def fit_to_env(config: RunConfig) -> FittedSettings:
-    """FittedSettings settings to the environment of `config` by playing its oracle."""
+    """Fit settings to the environment of `config` by playing its oracle."""
     components = Components(config)
     try:
         if not components.envs.envs[0].has_oracle:
