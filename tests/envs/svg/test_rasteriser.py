@@ -72,6 +72,15 @@ def test_a_drawing_process_that_does_not_start_is_an_error_of_the_system(monkeyp
         Rasteriser().draw_png(svg("<rect/>"), 4, 1.0)
 
 
+def test_the_drawing_process_finds_a_package_that_is_not_in_its_interpreters_folders() -> None:
+    rasteriser = Rasteriser()
+    rasteriser._command.insert(1, "-S")  # no site-packages, as where PYTHONPATH names the package's folder
+    try:
+        assert rasteriser.draw_png(svg("<rect/>"), 4, 2.0).startswith(b"\x89PNG")
+    finally:
+        rasteriser.close()
+
+
 def test_threads_take_turns() -> None:
     images: dict[int, np.ndarray] = {}
 

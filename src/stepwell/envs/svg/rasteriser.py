@@ -29,6 +29,7 @@ from stepwell.envs.tiles import Image
 
 START_S = 30.0  # importing the rasteriser on a busy machine, once per process
 EMPTY = f'<svg xmlns="{XMLNS}" viewBox="0 0 1 1"></svg>'
+CHILD = Path(__file__).with_name("rasteriser_child.py")
 NEEDS = (
     "the environment 'svg' needs a rasteriser and icons that are not installed: pip install \"stepwell[svg]\""
 )
@@ -62,8 +63,10 @@ class Rasteriser:
     """The near end of a drawing process, which is started when first needed."""
 
     def __init__(self) -> None:
-        if importlib.util.find_spec("resvg_py") is None:
+        spec = importlib.util.find_spec("resvg_py")
+        if spec is None or spec.origin is None:
             raise ConfigError(NEEDS)
+        self._command = [sys.executable, "-I", str(CHILD), str(Path(spec.origin).parents[1])]
         self._process: ChildProcess | None = None
         self._lock = threading.Lock()
 
@@ -89,9 +92,7 @@ class Rasteriser:
             self._stop_process()
 
     def _start_process(self) -> ChildProcess:
-        script = Path(__file__).with_name("rasteriser_child.py")
-        command = [sys.executable, "-I", str(script)]
-        process = self._process = ChildProcess(command, log=Path(os.devnull), pipe_output=True)
+        process = self._process = ChildProcess(self._command, log=Path(os.devnull), pipe_output=True)
         try:
             _ask_process(process, EMPTY, 1, START_S)
         except (TimeoutError, EOFError, BrokenPipeError) as error:

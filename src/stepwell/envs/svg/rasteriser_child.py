@@ -1,8 +1,8 @@
 """The process that draws: reads checked SVG from its input, writes PNG to its output, can do nothing else.
 
-It is started by path, imports the rasteriser only, and then gives up the right to open files and
-sockets, to write, and to hold more memory than `MAX_BYTES`. Whatever a drawing does to it, the
-process that trains goes on: `rasteriser.py` starts another.
+It is started by path, imports the rasteriser from the folder that is named to it, and then gives up the right
+to open files and sockets, to write, and to hold more memory than `MAX_BYTES`. Whatever a drawing does to it,
+the process that trains goes on: `rasteriser.py` starts another.
 
 One request is `<length><size>` (two little-endian uint32) and the text; one answer is `<ok><length>`
 (a byte, a uint32) and PNG bytes or the reason in words.
@@ -20,6 +20,7 @@ REQUEST, ANSWER = struct.Struct("<II"), struct.Struct("<BI")
 
 def main() -> None:
     """Answer requests until the input ends."""
+    sys.path.append(sys.argv[1])  # `-I` leaves PYTHONPATH out, which may be where the package is
     import resvg_py
 
     for limit, most in (
