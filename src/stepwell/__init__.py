@@ -74,7 +74,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from difflib import get_close_matches
+
+        guess = "".join(f"; did you mean {near!r}?" for near in get_close_matches(name, _HOMES, 1))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{guess}")
     from stepwell.core.lazy import lazy_names  # imports numpy: only for those who use a name
 
     return lazy_names(__name__, _HOMES)(name)

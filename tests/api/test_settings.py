@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from stepwell.core import ConfigError
 from stepwell.core.user_objects import find_object
 
 HERE = "tests.api.number_line"
+WRONG: dict[str, Any] = {"class": NumberLine, "object": NumberLine(), "function": centred}
 
 
 def test_nested_and_dotted_keywords_are_the_same_settings() -> None:
@@ -120,6 +122,40 @@ def test_a_recipe_takes_functions_tables_and_slots() -> None:
 def test_a_wrong_recipe_is_refused_at_once(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         sw.recipe(**given)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sw.train(WRONG["class"]), r"train: NumberLine is not a configuration; .*env=NumberLine"),
+        (lambda: sw.train(WRONG["object"]), r"train: NumberLine is not a configuration; .*env=NumberLine"),
+        (lambda: sw.train("frozenlake", recipe=WRONG["function"]), r"sw\.recipe\(\"grpo\", credit=centred\)"),
+        (lambda: sw.train(env=NumberLine, recipes="grpo"), r"there is no argument 'recipes'; .*'recipe'"),
+        (lambda: sw.evaluate("tiny-0.3m", sample=3), r"there is no argument 'sample'; .*'samples'"),
+        (lambda: sw.evaluate(object()), r"an object of type object cannot be evaluated; give a run"),  # type: ignore[arg-type]
+    ],
+)
+def test_objects_in_the_wrong_place_are_refused_with_what_to_write(
+    call: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+def test_one_reward_needs_no_list() -> None:
+    assert list_object_settings(None, None, None, brevity) == list_object_settings(
+        None, None, None, [brevity]
+    )
+
+
+def test_a_misspelt_name_of_the_package_is_guessed() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'trian'; did you mean 'train'\?"):
+        _ = sw.trian
+
+
+def test_a_report_of_a_checker_is_shown_as_its_table() -> None:
+    report = sw.check_object(centred)
+    assert repr(report) == str(report) and "ok      rewards_decide" in repr(report)
 
 
 def test_a_recipe_object_is_taken_as_it_is() -> None:

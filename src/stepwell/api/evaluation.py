@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.api.run import CONFIG_FILE, Run, find_run
-from stepwell.api.settings import EnvLike, describe_env, list_object_settings, list_settings
+from stepwell.api.settings import (
+    EnvLike,
+    describe_env,
+    list_object_settings,
+    list_settings,
+    refuse_misspelt_arguments,
+)
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core.errors import ConfigError
@@ -39,6 +45,12 @@ def evaluate(
     temperature  0 is greedy
     folder       keep figures, episodes and a page with replays there
     """
+    refuse_misspelt_arguments(evaluate, settings)
+    if not isinstance(agent, Run | str | Path):
+        raise ConfigError(
+            f"evaluate: an object of type {type(agent).__name__} cannot be evaluated; give a run, its "
+            "folder, a checkpoint, or the name or directory of a model"
+        )
     name = str(agent.folder if isinstance(agent, Run) else agent)
     wanted = {"samples_per_task": samples, "num_tasks": num_tasks, "temperature": temperature}
     more = [

@@ -12,6 +12,7 @@ module holds (`__main__` is the notebook), `in-process:name` for the rest (lambd
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from stepwell.config.run import RecipeConfig, RunConfig
 from stepwell.config.schema import describe_problem, find_field
 from stepwell.config.writing import format_toml
 from stepwell.core.errors import ConfigError
+from stepwell.core.names import suggest_name
 from stepwell.core.user_objects import name_object
 from stepwell.envs import registry
 from stepwell.envs.base import Env
@@ -38,7 +40,8 @@ from stepwell.runs.build.recipe import resolve_recipe
 EnvLike = str | type[Env] | type[RobotEnv] | Env | RobotEnv | Mapping[str, Any]
 """An environment by name, as a class, as an object with its options, or as the table `env`."""
 RecipeLike = str | Recipe | RecipeConfig | Mapping[str, Any]
-RewardsLike = Sequence[Callable[..., Any] | str | Mapping[str, Any]] | Mapping[str, Any]
+RewardLike = Callable[..., Any] | str
+RewardsLike = RewardLike | Sequence[RewardLike | Mapping[str, Any]] | Mapping[str, Any]
 FunctionLike = Callable[..., Any] | str | Mapping[str, Any]
 Overrides = Mapping[str, Any] | Sequence[str]
 
@@ -107,6 +110,13 @@ def list_object_settings(
     env: EnvLike | None, model: Any, recipe: RecipeLike | None, rewards: RewardsLike | None
 ) -> list[str]:
     """The settings that stand for the objects of `train` and `evaluate`; those that are None are left out."""
+    if callable(recipe):
+        name = getattr(recipe, "__name__", "my_credit")
+        raise ConfigError(
+            f'recipe: {name} is a function; write recipe=sw.recipe("grpo", credit={name}), or loss={name}'
+        )
+    if callable(rewards) or isinstance(rewards, str):
+        rewards = [rewards]
     tables = {
         "env": None if env is None else describe_env(env),
         "policy": None if model is None else {"model": str(model)},
@@ -114,6 +124,16 @@ def list_object_settings(
         "rewards": rewards if rewards is None or isinstance(rewards, Mapping) else {"parts": list(rewards)},
     }
     return list_settings({key: value for key, value in tables.items() if value is not None})
+
+
+def refuse_misspelt_arguments(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    """Refuse keywords that are no settings, and look like arguments of `function`."""
+    for name in settings:
+        if "." in name or name in RunConfig.model_fields:
+            continue
+        guess = suggest_name(name, inspect.signature(function).parameters)
+        if guess:
+            raise ConfigError(f"{function.__name__}: there is no argument {name!r}{guess}")
 
 
 def describe_env(env: EnvLike) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from stepwell.api.settings import (
     describe_env,
     list_object_settings,
     list_settings,
+    refuse_misspelt_arguments,
 )
 from stepwell.config.loading import load_config
 from stepwell.config.presets import list_preset_names
@@ -46,7 +47,8 @@ def train(
     env       a name, a subclass of `sw.Env`, an object of one (with its options), or the table `env`
     model     a built-in model, a model directory, or a run whose weights to start from
     recipe    a name, or what `sw.recipe` returns
-    rewards   functions `reward(step) -> float`, each a part of the step's reward; or the table `rewards`
+    rewards   a function `reward(step) -> float` or several, each a part of the step's reward; or the table
+              `rewards`
     resume    go on with this run; only `settings` may change
     settings  any other setting: tables (`train={"num_updates": 40}`), plain ones (`seed=1`, `name="first"`),
               dotted ones (`**{"train.num_updates": 40}`). `monitor={"console": False}` is silent
@@ -54,6 +56,10 @@ def train(
     Interrupting (Ctrl-C, or a notebook's stop button) ends the run after the present update, saves it and
     raises `KeyboardInterrupt`. Go on with `train(resume=folder)`.
     """
+    refuse_misspelt_arguments(train, settings)
+    if isinstance(config, type) or callable(getattr(config, "reset", None)):
+        name = getattr(config, "__name__", type(config).__name__)
+        raise ConfigError(f"train: {name} is not a configuration; give an environment as env={name}")
     given = (config, env, model, recipe, rewards)
     if resume is not None and any(item is not None for item in given):
         raise ConfigError(

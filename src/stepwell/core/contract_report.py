@@ -26,7 +26,7 @@ class Finding:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ContractReport:
     """All findings about one object."""
 
@@ -45,6 +45,8 @@ class ContractReport:
         width = max((len(finding.name) for finding in self.findings), default=0)
         lines = [f"{'ok' if f.ok else 'FAILED':6}  {f.name:{width}}  {f.detail}" for f in self.findings]
         return "\n".join([self.title, *lines])
+
+    __repr__ = __str__  # a notebook shows the table
 
 
 def run_checks(
