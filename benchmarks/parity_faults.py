@@ -142,6 +142,13 @@ class RecordedParity(ParityCheck):
         super().__init__(loop.config.parity, lambda: loop.runner, loop.monitor.note)
         self._loop = loop
 
+    def judge_weights(self, place: str) -> None:
+        try:
+            super().judge_weights(place)
+        except ParityError:
+            self._loop.rows.append({})
+            raise
+
     def judge_positions(self, place: str, fault: str) -> None:
         self._loop.rows.append({})  # it stops before any logprob is computed
         super().judge_positions(place, fault)

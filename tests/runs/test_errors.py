@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from stepwell.core import (
     WeightsError,
 )
 from stepwell.monitors.summary import read_summary
+from stepwell.runs.loop.sources import Batch
 from stepwell.runs.loop.task_feeds import build_feed
 from stepwell.runs.loop.training_loop import TrainingLoop
 from stepwell.runs.run import train
@@ -203,15 +205,24 @@ def test_a_learning_rate_beyond_all_bounds_is_noticed_before_anything_is_publish
     assert loop.state.update == 0 and loop.components.engine.version == 0
 
 
-def other_weights(loop: TrainingLoop) -> None:
-    """Let the engine run on weights that nobody published."""
-    nudged = {name: tensor * 1.01 for name, tensor in loop.components.policy.model_weights().items()}
-    loop.components.engine.load_weights(0, nudged)
+def misreport_temperature(loop: TrainingLoop) -> None:
+    """Let samples say another temperature than the engine sampled with."""
+    source = loop._source
+    own = source.batch
+
+    def batch(update: int) -> Batch | None:
+        found = own(update)
+        assert found is not None
+        for step in (step for trajectory in found.trajectories for step in trajectory.steps):
+            step.sampling = replace(step.sampling, temperature=1.3)
+        return found
+
+    source.batch = batch  # type: ignore[method-assign]
 
 
-def test_an_engine_with_other_weights_stops_the_run_before_any_weight_changes(tmp_path: Path) -> None:
+def test_samples_of_another_temperature_stop_the_run_before_any_weight_changes(tmp_path: Path) -> None:
     loop = started(tmp_path)
-    other_weights(loop)
+    misreport_temperature(loop)
     before = weights_of(loop)
     told = (
         r"update 1: engine and trainer disagree .* \(worst: trajectory .*, step \d+ of .* parity\.tolerance"
@@ -235,7 +246,7 @@ def test_weights_that_differ_too_little_for_any_logprob_stop_the_run(tmp_path: P
 
 def test_a_mismatch_is_only_noted_where_that_was_asked_for(tmp_path: Path) -> None:
     loop = started(tmp_path, "parity.on_mismatch=warn")
-    other_weights(loop)
+    misreport_temperature(loop)
     before = weights_of(loop)
     loop._update()
     (note,) = loop.monitor.said  # type: ignore[attr-defined]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,13 +24,16 @@ from tests.processes import start_module
 from tests.runs.small import warmed_model
 from tests.training.made import sampled
 from tests.training.test_array_training import episodes
+from tests.variants import keep_quick
 
 from stepwell.algos.recipes import RECIPES
 from stepwell.config.training import TrainConfig
 from stepwell.config.workers import OnDeadRank
-from stepwell.core import Status, Step, Task, Trajectory, WeightsError, WorkerError
+from stepwell.core import ParityError, Status, Step, Task, Trajectory, WeightsError, WorkerError
+from stepwell.core.child_process import ChildProcess, limit_threads
+from stepwell.core.fork_server import MODEL_MODULES
 from stepwell.policies import CausalLMPolicy
-from stepwell.training import Trainer, TrajectoryMinibatch, rank_memory
+from stepwell.training import Trainer, TrajectoryMinibatch, rank_launch, rank_memory
 from stepwell.training.policy import Policy
 from stepwell.training.rank_share import RankShare, cut_for_ranks, deal_rounds
 
@@ -191,6 +197,50 @@ def test_two_ranks_learn_with_critic_and_muon_and_other_weights_are_refused(
         with pytest.raises(WeightsError, match="no longer learn together"):
             together.update(trajectories)
         assert together.rank_pids == []
+
+
+def start_faulty_rank(fault: str, link: socket.socket, num_threads: int) -> ChildProcess:
+    """Start the process of a rank with a fault (`faulty_rank.py`)."""
+    return ChildProcess(
+        [sys.executable, "-m", "tests.training.faulty_rank", str(link.fileno()), fault],
+        environment=os.environ | limit_threads(num_threads),
+        pass_fds=(link.fileno(),),
+        imports=MODEL_MODULES,
+    )
+
+
+FAULTY_RANKS = {
+    ("positions", "none"): "rank 1 .* reads tokens at other positions than the trainer",
+    ("frequencies", "full"): "rank 1 .* has other rotary frequencies rotary_emb.inv_freq than the trainer",
+    ("stale", "none"): "rank 1 .* they no longer learn together",
+    ("changed", "full"): "rank 1 .* has changed its weights outside of an update",
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "sharding"), keep_quick(tuple(FAULTY_RANKS), lambda case: case[0] == "positions")
+)
+def test_a_rank_that_reads_or_learns_otherwise_is_told_before_the_weights_change(
+    fault: str, sharding: str, trajectories: list[Trajectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy, started = rank_launch.start_process, []
+
+    def start_process(link: socket.socket, num_threads: int) -> ChildProcess:
+        started.append(link)
+        start = healthy if len(started) == 1 else partial(start_faulty_rank, fault)
+        return start(link, num_threads)
+
+    monkeypatch.setattr(rank_launch, "start_process", start_process)
+    with trainer(language(), "grpo", 2, sharding=sharding) as together:
+        if fault == "changed":
+            together.update(trajectories)
+            assert together.ranks is not None
+            together.ranks.measure_memory()  # which does it
+        before = copy.deepcopy(together.policy.state_dict())
+        with pytest.raises((ParityError, WeightsError), match=FAULTY_RANKS[fault, sharding]):
+            together.update(trajectories)
+        after = together.policy.state_dict()
+        assert all(torch.equal(after[name], before[name]) for name in before)
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle, 
 from stepwell.engines.core import EngineCore, EngineCounts
 from stepwell.engines.jobs import SampleJob, collect_new_tokens, pass_result
 from stepwell.engines.numerics import check_dtype
-from stepwell.engines.rotation_check import check_rotation
+from stepwell.engines.rotation_check import check_rotation, compare_frequencies
 from stepwell.engines.runner_factory import build_runner, open_model
 from stepwell.engines.token_stream import SampledToken, TokenStream, deliver_tokens
 from stepwell.engines.weights import check_weights, copy_weights, fingerprint_of, read_version
@@ -212,6 +212,11 @@ class EmbeddedEngine:
         """Refuse if this engine rotates queries and keys otherwise than the trainer's `model` anywhere."""
         runner = self._core.runner
         self._pause(lambda: check_rotation(runner.forward, self.model, model, runner.store.length))
+
+    def check_frequencies(self, frequencies: Mapping[str, torch.Tensor]) -> None:
+        """Refuse if this engine rotates otherwise than a trainer elsewhere, whose frequencies these are."""
+        compare_frequencies(self.model, frequencies)
+        self.check_rotation(self.model)
 
     def close(self) -> None:
         """Stop the worker; requests in flight fail with `EngineError`."""

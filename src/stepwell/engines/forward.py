@@ -25,9 +25,9 @@ from torch import nn
 
 from stepwell.engines.attention import AttentionPlan, AttentionSpec, install_attention, use_plan
 from stepwell.engines.image_features import TokenFeatures
+from stepwell.policies.rotary import FIXED_ROPE
 
 LEAN_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-FIXED_ROPE = ("default", "linear", "llama3", "yarn")  # the others depend on the sequence length
 
 
 class ForwardPass(Protocol):

@@ -2,48 +2,48 @@
 
 Frequencies are buffers outside the weights, and `LlamaForward` keeps tables of them: the fingerprint of the
 weights covers neither. Here both are compared, frequencies exactly and tables within one rounding of their
-dtype, because devices differ in the last bit of a cosine. Models whose frequencies depend on the length of a
-sequence are not compared.
+dtype, because devices differ in the last bit of a cosine. An engine in another process is sent the trainer's
+frequencies, and may differ from them in the last bits too, because another processor may have computed them.
+Models whose frequencies depend on the length of a sequence are not compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from stepwell.core.errors import WeightsError
-from stepwell.engines.forward import FIXED_ROPE, ForwardPass, Rotation
+from stepwell.engines.forward import ForwardPass, Rotation
+from stepwell.policies.rotary import ROUNDING, are_fixed, find_other_frequencies, read_frequencies
 
 _ADVICE = 'it reads positions wrongly. Start again; if this repeats, set engine.forward to "transformers"'
 
 
 def check_rotation(forward: ForwardPass, engine_model: Any, trainer_model: Any, num_positions: int) -> None:
     """Refuse an engine that rotates queries and keys otherwise than the trainer's model."""
-    own, theirs = engine_model.get_decoder(), trainer_model.get_decoder()
-    if not _is_fixed(own):
+    if not are_fixed(engine_model.get_decoder()):
         return
-    _compare_frequencies(_read_frequencies(own), _read_frequencies(theirs))
+    _compare_frequencies(engine_model, read_frequencies(trainer_model), rounding=0.0)
     tables = forward.read_tables()
-    if tables is not None and (rotary := getattr(theirs, "rotary_emb", None)) is not None:
+    if tables is not None and (rotary := _find_rotary(trainer_model)) is not None:
         _compare_tables(tables, rotary, num_positions)
 
 
-def _is_fixed(decoder: Any) -> bool:
-    kinds = [getattr(module, "rope_type", "default") for module in decoder.modules()]
-    names = [name for kind in kinds for name in (kind.values() if isinstance(kind, dict) else [kind])]
-    return all(name in FIXED_ROPE for name in names)
+def compare_frequencies(engine_model: Any, frequencies: Mapping[str, torch.Tensor]) -> None:
+    """Refuse an engine whose frequencies are not those that the trainer's process has sent."""
+    _compare_frequencies(engine_model, frequencies, ROUNDING)
 
 
-def _read_frequencies(decoder: Any) -> dict[str, torch.Tensor]:
-    return {name: buffer for name, buffer in decoder.named_buffers() if name.endswith("inv_freq")}
+def _compare_frequencies(model: Any, trainer: Mapping[str, torch.Tensor], rounding: float) -> None:
+    name = find_other_frequencies(read_frequencies(model), trainer, rounding)
+    if name is not None:
+        raise WeightsError(f"the engine's rotary frequencies {name} are not the trainer's: {_ADVICE}")
 
 
-def _compare_frequencies(engine: dict[str, torch.Tensor], trainer: dict[str, torch.Tensor]) -> None:
-    for name in engine.keys() & trainer.keys():
-        own, theirs = engine[name], trainer[name]
-        if own.shape != theirs.shape or not torch.equal(own, theirs.to(own.device, own.dtype)):
-            raise WeightsError(f"the engine's rotary frequencies {name} are not the trainer's: {_ADVICE}")
+def _find_rotary(model: Any) -> Any:
+    return getattr(model.get_decoder(), "rotary_emb", None)
 
 
 def _compare_tables(tables: Rotation, rotary: Any, num_positions: int) -> None:

@@ -4,6 +4,8 @@ A position is an integer, so this is no matter of rounding. The engine marks the
 prompt and action (`Step.position_mark`). Here the same is computed from the packed batch that the policy is
 about to run, for all steps at once: marks of tokens are summed along the paths of the prefix tree.
 
+Ranks of a trainer pack for themselves, so each sends a digest of its own positions (`Ranks.take_batches`).
+
 Not compared: steps without a mark (remote engines, demonstrations), and turns that a recipe has joined to one
 flat sequence.
 """
@@ -11,6 +13,7 @@ flat sequence.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 
@@ -57,6 +60,13 @@ def compute_step_marks(policy: Policy, packed: Packed) -> AnyArray:
         sites = microbatch.logit_sites[microbatch.logit_rows[last]]  # what predicts it: the last that is read
         found[microbatch.steps[lengths > 0]] = fold_sums(sums[sites])
     return found
+
+
+def digest_positions(policy: Policy, minibatches: Sequence[TrajectoryMinibatch]) -> list[str]:
+    """One text per minibatch that tells at which positions the policy reads all of its steps."""
+    packs = [minibatch.packed for minibatch in minibatches]
+    marks = [compute_step_marks(policy, packed) for packed in packs if isinstance(packed, Packed)]
+    return [blake2b(found.tobytes(), digest_size=8).hexdigest() for found in marks]
 
 
 def _read_positions(microbatch: Microbatch) -> AnyArray:

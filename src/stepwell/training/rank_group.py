@@ -21,7 +21,7 @@ from torch import Tensor
 
 from stepwell.config.training import TrainConfig
 from stepwell.config.workers import OnDeadRank
-from stepwell.core import WorkerError
+from stepwell.core import WeightsError, WorkerError
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.optimizer import Optimizer
 from stepwell.training.policy import Policy
@@ -110,6 +110,9 @@ class RankGroup:
                     self.close()
                     raise
                 self._replace_ranks()
+            except WeightsError:  # those of the ranks are not to be kept
+                self.close()
+                raise
             except BaseException:
                 self._release_if_alive()
                 raise
@@ -117,6 +120,7 @@ class RankGroup:
 
     def _take_over(self) -> None:
         ranks = self.start()
+        ranks.check_weights(have_changed=True)
         ranks.collect_weights()
         self._is_state_behind = True
         if self.on_dead_rank != "stop":

@@ -38,12 +38,14 @@ from stepwell.core.encoding import decode_trajectory
 from stepwell.packing import Outputs
 from stepwell.packing.gradient import pull_own_gradients
 from stepwell.policies import CausalLMPolicy
+from stepwell.policies.rotary import read_frequencies
 from stepwell.policies.vla import VLAPolicy
 from stepwell.policies.vlm.policy import VLMPolicy
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.memory_budget import guess_tokens
 from stepwell.training.optimizer import ORIGINAL, Optimizer
 from stepwell.training.policy import Policy
+from stepwell.training.position_check import digest_positions
 from stepwell.training.rank_link import Named, describe_tensor, send_message, send_tensors, view_bytes
 from stepwell.training.rank_memory import map_weights
 from stepwell.training.rank_share import RankShare
@@ -129,7 +131,11 @@ class RankWorker:
                 start += pixels.size
         for number in range(len(self._minibatches)):
             self._find_share(number, "packed")  # now: the trainer packs at the same time
-        return {}
+        frequencies = read_frequencies(self.policy.model)
+        return {
+            "positions": digest_positions(self.policy, self._minibatches),
+            "frequencies": {name: found.tolist() for name, found in frequencies.items()},
+        }
 
     def _find_share(self, batch: int, which: str) -> RankShare:
         if (batch, which) not in self._shares:

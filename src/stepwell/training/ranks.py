@@ -39,12 +39,14 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from stepwell.config.training import TrainConfig
-from stepwell.core import WeightsError, WorkerError, errors
+from stepwell.core import ParityError, WeightsError, WorkerError, errors
 from stepwell.core.encoding import encode_trajectory
+from stepwell.policies.rotary import find_other_frequencies, read_frequencies
 from stepwell.training import rank_memory
 from stepwell.training.batch import TrajectoryMinibatch, list_images
 from stepwell.training.memory_budget import describe_checkpointing
 from stepwell.training.policy import Policy
+from stepwell.training.position_check import digest_positions
 from stepwell.training.rank_launch import RankLauncher, RankPeer
 from stepwell.training.rank_link import read_tensors, receive_message, send_message
 
@@ -68,6 +70,14 @@ class RankAnswer:
     tensors: dict[str, Tensor]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """Where this process reads the tokens of the batches that ranks were given (`position_check.py`)."""
+
+    positions: list[str]
+    frequencies: dict[str, Tensor]
+
+
 class Ranks:
     """The ranks of a trainer, started with the policy's current weights and optimizer state."""
 
@@ -85,7 +95,8 @@ class Ranks:
         self.peers: list[RankPeer] = []
         self.token_budget: int | None = None
         """What free memory holds, on the rank with least of it."""
-        self._is_answer_due = False
+        self._awaited: _Reading | None = None
+        self._sums: list[tuple[int, int]] | None = None
         self._shared: dict[str, Tensor] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="stepwell-ranks-"))
         self.close = weakref.finalize(self, _end_ranks, self.peers, self._folder)
@@ -179,10 +190,17 @@ class Ranks:
             return self._await_answers(self.peers, self.timeout_s)
 
     def _await_due_answers(self) -> None:
-        """Wait for the answers to a command that was sent without waiting."""
-        if self._is_answer_due:
-            self._await_answers(self.peers, self.timeout_s)
-        self._is_answer_due = False
+        """Wait for the answers to `take_batches`: every rank must read tokens where this process does."""
+        if (own := self._awaited) is None:
+            return
+        self._awaited = None
+        answers = self._await_answers(self.peers, self.timeout_s)
+        for peer, answer in zip(self.peers, answers, strict=True):
+            found = {name: torch.tensor(one) for name, one in answer.words["frequencies"].items()}
+            if answer.words["positions"] != own.positions:
+                raise ParityError(f"{peer} reads tokens at other positions than the trainer; {_ADVICE}")
+            if (name := find_other_frequencies(found, own.frequencies)) is not None:
+                raise ParityError(f"{peer} has other rotary frequencies {name} than the trainer; {_ADVICE}")
 
     def _collect_tensors(self, command: str, **words: Any) -> dict[str, Tensor]:
         """Whole tensors from rank 0, which is asked alone where it has them: others may be dead."""
@@ -210,7 +228,8 @@ class Ranks:
             self._await_due_answers()
             for peer in self.peers:
                 send_message(peer.link, {"do": "take", "minibatches": settings, "images": shapes}, joined)
-        self._is_answer_due = True
+        frequencies = {name: one.float().cpu() for name, one in read_frequencies(policy.model).items()}
+        self._awaited = _Reading(digest_positions(policy, minibatches), frequencies)
 
     @torch.no_grad()
     def collect_weights(self) -> None:
@@ -242,9 +261,19 @@ class Ranks:
         """The whole optimizer state, by name (`Optimizer.load_named_state`)."""
         return self._collect_tensors("state")
 
-    def check_weights(self) -> None:
-        """Raise an error if copies of a weight differ between ranks, or the policy's were changed."""
+    def check_weights(self, *, have_changed: bool = False) -> None:
+        """Raise an error if copies of a weight differ between ranks, or the policy's were changed.
+
+        So does a rank whose weights differ from those of the last check, unless they have just been trained.
+        """
         answers = self.call("check")
+        sums = [(answer.words["shards"], answer.words["copies"]) for answer in answers]
+        for rank, (found, before) in enumerate(zip(sums, self._sums or sums, strict=True)):
+            if found != before and not have_changed:
+                raise WeightsError(
+                    f"{self.peers[rank]} has changed its weights outside of an update; {_ADVICE}"
+                )
+        self._sums = sums
         own = answers[0].words["copies"]
         for peer, answer in zip(self.peers, answers, strict=True):
             if answer.words["copies"] != own:

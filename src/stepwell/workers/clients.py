@@ -116,6 +116,10 @@ class GeneratorClient(_Client):
         answer = await self._channel.call("load_weights", {"version": version, **header}, arrays)
         return str(answer.header["fingerprint"])
 
+    async def check_weights(self, frequencies: Mapping[str, Any]) -> None:
+        """Refuse if it no longer holds the weights it has taken, or rotates by other frequencies."""
+        await self._channel.call("check_weights", *pack_weights(frequencies))
+
     async def forget(self) -> None:
         """Drop caches of earlier conversations."""
         await self._channel.call("forget", {}, timeout_s=self._timeout_s)

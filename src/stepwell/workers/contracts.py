@@ -99,7 +99,9 @@ class WeightVersion(Protocol):
 class Generator(Worker, Protocol):
     """Samples with its own copy of the policy.
 
-    One that can take weights while it samples also has `sync_weights(WeightVersion) -> SyncAnswer`.
+    Those with a real engine also have `sync_weights(WeightVersion) -> SyncAnswer`, which takes weights while
+    they sample, and `check_weights(frequencies)`, which raises `WeightsError` if the engine no longer holds
+    what it has taken, or rotates by other frequencies than the trainer's.
     """
 
     async def generate(self, requests: Sequence[Request]) -> list[Sampled]:

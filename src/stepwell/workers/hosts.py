@@ -6,6 +6,7 @@
                 load_weights             in order, while pending requests continue if the engine can
                 begin_weights, add_weights, swap_weights
                                          the same in pieces, beside the requests (`weight_receiver.py`)
+                check_weights            weights and rotary tables are still what they should be
 
 `progress` is called whenever work was done (in a simulator, after every environment), so that a slow batch
 does not look like a hang.
@@ -28,7 +29,7 @@ from stepwell.envs.codecs import pack_samples, pack_turns, unpack_actions, unpac
 from stepwell.workers.weight_bytes import unpack_weights
 
 Progress = Callable[[], None]
-_WEIGHT_OPS = ("load_weights", "begin_weights", "add_weights", "swap_weights")
+_WEIGHT_OPS = ("load_weights", "begin_weights", "add_weights", "swap_weights", "check_weights")
 
 
 class Engine(Protocol):
@@ -120,11 +121,9 @@ class GeneratorHost:
 
     def _load_weights(self, frame: Frame) -> Frame:
         weights = unpack_weights(frame.header, frame.arrays)
-        self._receiver.forget_parts()
         began, paused_s = time.perf_counter(), getattr(self._engine, "paused_s", None)
-        self._engine.load_weights(int(frame.header["version"]), weights)
+        found = self._receiver.load_whole(int(frame.header["version"]), weights)
         self._progress()
-        found = self._engine.fingerprint()
         loaded_s = time.perf_counter() - began
         after_s = getattr(self._engine, "paused_s", None)  # an engine that does not say may pause all along
         paused_s = loaded_s if paused_s is None or after_s is None else after_s - paused_s
@@ -142,6 +141,13 @@ class GeneratorHost:
         found = self._receiver.swap(frame.header)
         self._progress()
         return Frame("loaded", found)
+
+    def _check_weights(self, frame: Frame) -> Frame:
+        self._receiver.check_weights()
+        if hasattr(self._engine, "check_frequencies"):
+            self._engine.check_frequencies(unpack_weights(frame.header, frame.arrays))
+        self._progress()
+        return Frame("checked")
 
 
 def build_engine(factory: str, settings: dict[str, JSON]) -> Engine:

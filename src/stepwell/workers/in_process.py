@@ -12,12 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from stepwell.core import Request, Sampled, Task
+from stepwell.core.frames import Frame
 from stepwell.envs.async_batch import AsyncEnvBatch
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.turns import Turn
 from stepwell.workers.contracts import SyncAnswer, WeightVersion, WorkerHealth
 from stepwell.workers.generator import send_snapshot
 from stepwell.workers.hosts import GeneratorHost
+from stepwell.workers.weight_bytes import pack_weights
 
 T = TypeVar("T")
 
@@ -96,11 +98,12 @@ class LocalGenerator(_LocalWorker):
         return await self.engine.generate(requests)
 
     async def load_weights(self, version: int, weights: Mapping[str, Any]) -> str:
-        def load() -> str:
-            self.engine.load_weights(version, weights)
-            return self.engine.fingerprint()
+        header, arrays = pack_weights(weights)
+        answer = await self._host.answer_call(Frame("load_weights", {"version": version, **header}, arrays))
+        return str(answer.header["fingerprint"])
 
-        return await self._run_in_thread(load)
+    async def check_weights(self, frequencies: Mapping[str, Any]) -> None:
+        await self._host.answer_call(Frame("check_weights", *pack_weights(frequencies)))
 
     async def sync_weights(self, snapshot: WeightVersion) -> SyncAnswer:
         """Fetch the missing parts of a snapshot while sampling continues."""

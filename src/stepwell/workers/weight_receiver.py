@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,8 @@ class WeightReceiver:
         self._expected: dict[str, str] = {}  # marks of its weights
         self._kept: dict[str, torch.Tensor] = {}  # adapters and what is beneath them
         self._arrival: _Arrival | None = None
+        self._version: int | None = None  # that was taken last
+        self._whole: str | None = None  # its fingerprint, if it came whole
 
     def begin(self, header: dict[str, Any]) -> list[str] | None:
         """The parts of a version that are lacking here; None: this engine takes whole weights only."""
@@ -116,6 +118,7 @@ class WeightReceiver:
         of_adapters = _list_adapter_parts(arrival.adapters) | arrival.adapters.keys()
         self._kept |= {name: part for name, part in arrival.tensors.items() if name in of_adapters}
         self._marks, self._expected, self._arrival = arrival.marks, expected, None
+        self._version, self._whole = arrival.version, None
         return {"fingerprint": digest_marks(arrival.marks), "paused_s": paused_s, "swap_s": swap_s}
 
     def _read_marks(self) -> dict[str, str]:
@@ -125,9 +128,23 @@ class WeightReceiver:
             self._marks, self._kept = dict(self._expected), {}
         return self._marks
 
-    def forget_parts(self) -> None:
-        """Whole weights were loaded: what is known of parts is no longer true."""
+    def load_whole(self, version: int, weights: Mapping[str, torch.Tensor]) -> str:
+        """Put whole weights into the engine: their fingerprint. What is known of parts is no longer true."""
+        self._engine.load_weights(version, weights)
         self._marks, self._kept, self._arrival = None, {}, None
+        self._version, self._whole = version, self._engine.fingerprint()
+        return self._whole
+
+    def check_weights(self) -> None:
+        """Read every weight of the engine: it must still be what was taken last."""
+        if self._version is None:
+            return
+        if self._whole is None:
+            self._compare_weights(self._version, self._expected)
+        elif (found := self._engine.fingerprint()) != self._whole:
+            raise WeightsError(
+                f"version {self._version} was taken as {self._whole}, but the engine now has {found}"
+            )
 
     def _check_names(self, marks: dict[str, str], adapters: dict[str, Adapter]) -> None:
         names, own = marks.keys() - _list_adapter_parts(adapters), self._expected.keys()

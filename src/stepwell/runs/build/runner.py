@@ -49,7 +49,7 @@ class EpisodeRunner(Protocol):
         """Load new weights; returns their fingerprint, or None if they are loaded later."""
 
     def check_weights(self) -> None:
-        """Refuse an engine that no longer holds the weights of the last `publish`, or makes other tables."""
+        """Refuse an engine that no longer holds the weights it was given, or makes other rotary tables."""
 
     def forget(self) -> None:
         """Drop the caches of what was sampled."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,9 +31,10 @@ import torch
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, SamplingParams
+from stepwell.core import ConfigError, SamplingParams, WeightsError, WorkerError
 from stepwell.core.process_memory import read_resident_mb
 from stepwell.envs.registry import find_env_type
+from stepwell.policies.rotary import read_frequencies
 from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import WeightSource
@@ -258,7 +259,24 @@ class WorkerGroups:
             self.publisher.finish()
 
     def check_weights(self) -> None:
-        """Do nothing: the publisher compares each generator's fingerprint when it takes a version."""
+        """Refuse generators that no longer hold what they have taken, or make other rotary tables.
+
+        What they take is compared with the trainer's by the publisher. One that died is checked when its
+        successor takes the weights.
+        """
+        if self._newest is not None:
+            self.call(self._check_generators(read_frequencies(self._newest[1].model)))
+
+    async def _check_generators(self, frequencies: Mapping[str, torch.Tensor]) -> None:
+        async def check_one(generator: Any) -> None:
+            try:
+                await generator.check_weights(frequencies)
+            except WeightsError as error:
+                raise WeightsError(f"{generator.name}: {error}") from error
+            except WorkerError:
+                pass
+
+        await asyncio.gather(*map(check_one, self._generators))
 
     def await_weights(self) -> None:
         """Wait for published weights before the next batch, unless episodes go on while weights travel."""

@@ -65,6 +65,8 @@ class BatchLearner:
             replayed = self.replay.draw_steps(update, batch.trajectories)
             self._apply_outcomes(replayed.trajectories)
         is_mixed = batch.is_mixed or (replayed is not None and bool(replayed.trajectories))
+        if checks is not None:
+            checks.judge_weights()
         metrics = self.components.trainer.update(
             learnable if replayed is None else [*learnable, *replayed.trajectories],
             check_parity=None if checks is None else checks.judge_gaps,

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 class UpdateChecks:
     """The checks of one update, as the trainer calls them. They raise, or report, what they find."""
 
-    judge_gaps: Callable[[LogprobGaps, MeasureErrors], None]
+    judge_weights: Callable[[], None]
     judge_positions: Callable[[str], None]
+    judge_gaps: Callable[[LogprobGaps, MeasureErrors], None]
 
 
 class ParityCheck:
@@ -47,7 +48,21 @@ class ParityCheck:
     def start_update(self, update: int) -> UpdateChecks:
         """The checks of an update."""
         place = f"update {update}"
-        return UpdateChecks(partial(self.judge_gaps, place), partial(self.judge_positions, place))
+        return UpdateChecks(
+            partial(self.judge_weights, place),
+            partial(self.judge_positions, place),
+            partial(self.judge_gaps, place),
+        )
+
+    def judge_weights(self, place: str) -> None:
+        """Compare what samples with what was published; a difference is an error, or a note."""
+        try:
+            self._read_runner().check_weights()
+        except WeightsError as error:
+            text = f"engine and trainer disagree about weights or rotary tables: {error}"
+            if self._config.on_mismatch == "stop":
+                raise ParityError(f"{place}: {text}. The weights were not changed") from error
+            self._note(f"{place}: {text}")
 
     def judge_positions(self, place: str, fault: str) -> None:
         """Steps that engine and trainer read at different positions: an error, or a note."""
@@ -62,7 +77,7 @@ class ParityCheck:
 
     def judge_gaps(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
         """Judge the gaps of the update at `place`; a fault is an error, or a note if settings say so."""
-        fault = self._find_weight_fault() or self._find_logprob_fault(place, gaps, measure_errors)
+        fault = self._find_logprob_fault(place, gaps, measure_errors)
         if fault is None:
             return
         text = f"engine and trainer disagree about fresh samples: {gaps}; {fault}"
@@ -73,13 +88,6 @@ class ParityCheck:
                 "The weights were not changed"
             )
         self._note(f"{place}: {text}")
-
-    def _find_weight_fault(self) -> str | None:
-        try:
-            self._read_runner().check_weights()
-        except WeightsError as error:
-            return str(error)
-        return None
 
     def _find_logprob_fault(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> str | None:
         if self._monitor is None:
