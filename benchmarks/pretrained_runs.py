@@ -22,12 +22,13 @@ from stepwell.monitors.charts import Series, draw_line_chart
 from stepwell.monitors.svg import make_element, make_svg, make_text
 
 FOLDER = Path(__file__).parent / "results" / "pretrained"
-UPDATES = (1, 4, 8, 16, 24, 32, 40)
+UPDATES = (1, 4, 8, 16, 24, 32, 40, 48)
 METRICS = ("explained_variance", "update_kl", "clip_share")
 TIMES = ("time/rollout_s", "time/update_s")
 ARMS = {  # runs are NAME-seedN
     "household-smollm2": "PPO: the preset with 32 updates",
-    "household-smollm2-40": "PPO: the preset as it stands, 40 updates",
+    "household-smollm2-40": "PPO: the preset before, 40 updates at 3e-5",
+    "household-smollm2-48": "PPO: the preset as it stands, 48 updates at 5e-5",
     "household-ppo": "PPO, runs of the study",
     "household-steppo": "StepPO",
     "household-steppo-token-ratio": "StepPO with a ratio by token",
@@ -92,7 +93,7 @@ def draw_curves(runs: Sequence[dict[str, Any]]) -> str:
             x_label="updates",
             width=WIDTH,
             height=HEIGHT,
-            x_range=(0.0, 40.0),
+            x_range=(0.0, 48.0),
             y_range=(0.0, 1.0),
             legend=True,
         )

@@ -20,8 +20,9 @@ def test_presets_of_smollm2_learn_in_small_steps_with_guards(name: str) -> None:
     train = config.train
     assert config.policy.model.startswith("smollm2") and config.policy.critic == "own"
     assert (train.tasks_per_update * train.group_size, train.minibatches) == (256, 4)
-    assert (train.optimizer.kind, train.optimizer.learning_rate) == ("adamw", 3e-5)
-    assert train.critic_learning_rate == 1e-4 and train.schedule != "constant"
+    rates = (5e-5, 2e-4) if name == "household" else (3e-5, 1e-4)
+    assert (train.optimizer.learning_rate, train.critic_learning_rate) == rates
+    assert train.optimizer.kind == "adamw" and train.schedule != "constant"
     assert train.guard.max_kl is not None and train.guard.on_fall == "roll_back"
     recipe = resolve_recipe(config.recipe)
     assert recipe.kl is not None and recipe.kl.coef == 0.001
@@ -32,6 +33,7 @@ def test_each_diagnosis_changes_one_thing_on_the_way_from_steppo_to_ppo() -> Non
     study = load_study(FOLDER / "pretrained.toml")
     runs = plan_runs(study, FOLDER, Path("runs"))
     assert len([run for run in runs if run.variant in ("ppo", "steppo", "rloo")]) == 3 * 3 * 5
+    assert {run.config.train.optimizer.learning_rate for run in runs} == {3e-5}  # one rate for all methods
 
     def choices(variant: str) -> tuple[object, ...]:
         recipe = resolve_recipe(next(run.config.recipe for run in runs if run.variant == variant))

@@ -55,7 +55,7 @@ def test_the_pages_have_the_figures_of_all_seeds(runs: dict[str, Any]) -> None:
         for name in ("study_steppo.md", "recipes.md", "what_we_learnt.md")
     )
     seeds = (0, 1, 2)
-    preset = "household-smollm2-40"
+    preset = "household-smollm2-48"
     changes = list(zip(ends(runs, preset, seeds, 0), ends(runs, preset, seeds), strict=True))
     assert ", ".join(f"{before} → {after}" for before, after in changes) in recipes
     assert ", ".join(f"{before} → {after}" for before, after in changes) in study
