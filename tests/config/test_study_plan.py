@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.studies.study_files import SMALL, planned, study_of
 
 from stepwell.config.renamed import merge_tables
-from stepwell.config.study import flatten_tables, load_study, plan_runs
+from stepwell.config.study import load_study, plan_runs
+from stepwell.config.writing import flatten_tables
 from stepwell.core.errors import ConfigError
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.studies.study import run_study

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core.names import describe_missing_module, find_nearest, measure_likeness, suggest_name
+from stepwell.core.text import take_first_line
 
 RECIPES = ["steppo", "ppo", "grpo", "rloo", "gigpo", "gspo", "sft"]
 
@@ -49,3 +50,8 @@ def test_a_missing_package_names_the_extra_that_installs_it() -> None:
         "the module 'uvicorn.config' is not installed: pip install 'stepwell[serve]'"
     )
     assert "pip install the package with 'nmpy'" in describe_missing_module("nmpy")
+
+
+def test_an_error_without_words_is_told_by_its_type() -> None:
+    assert take_first_line(RuntimeError("\nfirst\nsecond")) == "first"
+    assert take_first_line(MemoryError()) == "MemoryError"

@@ -23,7 +23,7 @@ from stepwell.api.settings import (
 from stepwell.config.loading import load_config
 from stepwell.config.presets import list_preset_names
 from stepwell.config.run import RunConfig
-from stepwell.config.study import flatten_tables
+from stepwell.config.writing import flatten_tables
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import is_process_bound, name_object
 from stepwell.runs.build.env_defaults import load_own_config

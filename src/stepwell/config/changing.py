@@ -16,8 +16,7 @@ from typing import Any
 
 from stepwell.config.renamed import rename_tables
 from stepwell.config.run import RunConfig
-from stepwell.config.study import flatten_tables
-from stepwell.config.writing import format_toml
+from stepwell.config.writing import flatten_tables, format_toml
 from stepwell.core.errors import ConfigError
 
 MEASURES = ("eval.num_tasks", "eval.samples_per_task", "eval.temperature")

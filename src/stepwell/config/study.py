@@ -59,7 +59,7 @@ from stepwell.config.study_parts import (
     Table,
     VariantConfig,
 )
-from stepwell.config.writing import format_toml
+from stepwell.config.writing import flatten_tables, format_toml
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_name
 
@@ -251,17 +251,6 @@ def plan_runs(
                 runs.append(PlannedRun(env.name, variant.name, seed, config, others))
     _check_distinct("runs", [run.name for run in runs])
     return runs
-
-
-def flatten_tables(
-    table: Mapping[str, Any], above: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value of nested tables with its path."""
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten_tables(value, (*above, key))
-        else:
-            yield (*above, key), value
 
 
 def _find_base(base: str | None, beside: Path) -> str | None:

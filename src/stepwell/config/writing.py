@@ -26,6 +26,17 @@ def dump_config(config: BaseModel) -> str:
     return "\n".join(_write_table(_collect_values(config), ())).strip() + "\n"
 
 
+def flatten_tables(
+    table: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value of nested tables with its path."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten_tables(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
 def format_toml(value: Any, where: str = "") -> str:
     """One value as TOML on one line; tables are inline."""
     if isinstance(value, bool):

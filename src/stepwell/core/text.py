@@ -33,6 +33,11 @@ def quote_short(text: str) -> str:
     return repr(line if len(line) <= 40 else line[:37] + "...")
 
 
+def take_first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type where there is none, for messages."""
+    return (str(error).strip() or type(error).__name__).split("\n")[0]
+
+
 def clean_texts(value: Any) -> Any:
     """A JSON value in which every text can be encoded."""
     if isinstance(value, str):

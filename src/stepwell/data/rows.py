@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ConfigError
+from stepwell.core.text import take_first_line
 
 Row = tuple[str, dict[str, Any]]
 PREFIX = "datasets:"
@@ -128,7 +129,7 @@ def _read_parquet(content: bytes, where: str) -> Iterator[Row]:
         table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
     except (pyarrow.ArrowException, OSError) as error:
         raise ConfigError(
-            f"{where} is a damaged Parquet file ({_get_first_line(error)}); copy it again"
+            f"{where} is a damaged Parquet file ({take_first_line(error)}); copy it again"
         ) from error
     return _make_plain_rows(table.to_pylist(), where)
 
@@ -144,7 +145,7 @@ def _open_saved_data_set(path: Path, setting: str) -> Iterator[Row]:
         found = datasets.load_from_disk(str(path))
     except Exception as error:  # the package raises many exception types for a damaged folder
         raise ConfigError(
-            f"{where} cannot be opened as a data set ({_get_first_line(error)}); save it again"
+            f"{where} cannot be opened as a data set ({take_first_line(error)}); save it again"
         ) from error
     if not isinstance(found, Mapping):
         return _make_plain_rows(found, where)
@@ -166,7 +167,7 @@ def _open_named_data_set(text: str, setting: str) -> Iterator[Row]:
         Exception
     ) as error:  # the package raises many kinds: not reachable, not found, gated, no such split
         raise ConfigError(
-            f"{where} cannot be loaded ({_get_first_line(error)}). Where the hub cannot be reached, save it "
+            f"{where} cannot be loaded ({take_first_line(error)}). Where the hub cannot be reached, save it "
             "elsewhere with Dataset.save_to_disk, copy the folder here and give its path"
         ) from error
     return _make_plain_rows(found, where)
@@ -201,7 +202,3 @@ def _to_plain(value: Any, where: str) -> Any:
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     raise ConfigError(f"{where} is {type(value).__name__}, which JSON cannot hold; leave that column out")
-
-
-def _get_first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0]

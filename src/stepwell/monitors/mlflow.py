@@ -17,6 +17,7 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
+from stepwell.config.writing import flatten_tables
 from stepwell.core.errors import ConfigError
 from stepwell.monitors.base import LogEntry, Monitor, RunInfo
 from stepwell.monitors.tensorboard import name_values
@@ -95,16 +96,10 @@ class MlflowMonitor(Monitor):
         self._client, self._run_id = None, ""
 
 
-def flatten_settings(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def flatten_settings(config: dict[str, Any]) -> list[tuple[str, Any]]:
     """Settings by their dotted names.
 
     >>> flatten_settings({"seed": 1, "env": {"name": "sokoban"}})
     [('seed', 1), ('env.name', 'sokoban')]
     """
-    flat: list[tuple[str, Any]] = []
-    for name, value in config.items():
-        if isinstance(value, dict) and value:
-            flat += flatten_settings(value, f"{prefix}{name}.")
-        else:
-            flat.append((_NOT_ALLOWED.sub("_", f"{prefix}{name}"), value))
-    return flat
+    return [(_NOT_ALLOWED.sub("_", ".".join(path)), value) for path, value in flatten_tables(config)]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepwell.config.writing import flatten_tables
 from stepwell.core.disk import atomic_write
 from stepwell.core.errors import EncodingError, InputError
 from stepwell.monitors import jsonl, replays
@@ -310,18 +311,11 @@ def _format_settings(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in _flatten_settings(settings))
 
 
-def _flatten_settings(content: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flatten_settings(content: dict[str, Any]) -> list[tuple[str, str]]:
     """Nested settings as rows of names and values, without unset ones."""
-    rows: list[tuple[str, str]] = []
-    for name, value in content.items():
-        if value is None:
-            continue
-        rows += (
-            _flatten_settings(value, f"{prefix}{name}.")
-            if isinstance(value, dict)
-            else [(f"{prefix}{name}", str(value))]
-        )
-    return rows
+    return [
+        (".".join(path), str(value)) for path, value in flatten_tables(content) if value not in (None, {})
+    ]
 
 
 def _encode_script_json(content: dict[str, Any]) -> str:

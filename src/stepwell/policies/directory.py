@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from stepwell.core import ModelError
+from stepwell.core.text import take_first_line
 from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model
 from stepwell.policies.progress_bar import hide_progress_bar
 
@@ -97,9 +98,8 @@ def raise_model_error(path: Path) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
-        first_line = str(error).strip().split("\n")[0]
         raise ModelError(
-            f"{path} cannot be opened as a Hugging Face language model: {first_line}. "
+            f"{path} cannot be opened as a Hugging Face language model: {take_first_line(error)}. "
             "Check that the directory is complete, or save the model again"
         ) from error
 

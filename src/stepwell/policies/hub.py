@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stepwell.core.errors import ModelError
+from stepwell.core.text import take_first_line
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -92,7 +93,7 @@ def _explain_failure(model_id: str, revision: str | None) -> Iterator[None]:
     except (errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
         raise ModelError(
             f"policy.model: {model_id} could not be fetched from {constants.ENDPOINT} "
-            f"({_take_first_line(error)}). {_describe_other_way(model_id)}"
+            f"({take_first_line(error)}). {_describe_other_way(model_id)}"
         ) from error
 
 
@@ -108,7 +109,7 @@ def _explain_unreachable_hub(error: BaseException) -> str:
     cause = error.__cause__
     if constants.is_offline_mode() or isinstance(cause, errors.OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so nothing is downloaded"
-    reason = f" ({_take_first_line(cause)})" if cause is not None else ""
+    reason = f" ({take_first_line(cause)})" if cause is not None else ""
     return f"{constants.ENDPOINT} cannot be reached{reason}"
 
 
@@ -118,8 +119,3 @@ def _describe_other_way(model_id: str) -> str:
         f"Without the hub: on a machine that reaches it run `hf download {model_id} --local-dir {folder}`, "
         f"copy that folder here (config.json, *.safetensors, tokenizer files) and set policy.model={folder}"
     )
-
-
-def _take_first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.split("\n")[0] if text else type(error).__name__

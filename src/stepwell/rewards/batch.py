@@ -66,7 +66,6 @@ class BatchJudge:
         *,
         parts: Sequence[str],
         optional_parts: Sequence[str] = (),
-        endpoint: EndpointJudge | None = None,
     ) -> None:
         self.agent, self.weights = agent, weights
         self.parts, self.optional_parts = tuple(parts), (*optional_parts, "repetition")
@@ -76,8 +75,8 @@ class BatchJudge:
 
         self.rule = RuleJudge(agent.description.vocabulary)
         self.repetition = RepetitionPenalty(judge)
-        self.endpoint = endpoint
-        if endpoint is None and judge.kind == "endpoint":
+        self.endpoint: EndpointJudge | None = None
+        if judge.kind == "endpoint":
             self.endpoint = EndpointJudge(
                 agent.description.name,
                 judge.endpoint,

@@ -23,7 +23,8 @@ from rich.console import Console
 
 from stepwell.config.renamed import rename_key, rename_value
 from stepwell.config.run import RunConfig
-from stepwell.config.study import PlannedRun, flatten_tables
+from stepwell.config.study import PlannedRun
+from stepwell.config.writing import flatten_tables
 from stepwell.core.disk import atomic_write
 from stepwell.core.errors import ConfigError
 

@@ -32,6 +32,7 @@ import torch
 from safetensors import SafetensorError
 
 from stepwell.core import EncodingError, InfraError
+from stepwell.core.text import take_first_line
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.policy_files import PolicyContent
 from stepwell.training.checkpoint_files import TRAINER, find_damage, link_weights, write_marks, write_tensors
@@ -105,8 +106,9 @@ def write_checkpoint(
             if is_best:
                 link_weights(fresh, folder / BEST)
     except (OSError, SafetensorError, RuntimeError) as error:  # safetensors and torch raise their own
+        reason = getattr(error, "strerror", None) or take_first_line(error)
         raise InfraError(
-            f"the checkpoint {path} could not be written ({_take_first_line(error)}): "
+            f"the checkpoint {path} could not be written ({reason}): "
             "free some disk space, lower checkpoint.keep or choose another `folder`, then continue with "
             "--resume; older ones are intact"
         ) from error
@@ -193,7 +195,3 @@ def _delete_checkpoint(path: Path) -> None:
 
 def _read_number(path: Path) -> int:
     return int(path.name.removeprefix(_PREFIX))
-
-
-def _take_first_line(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error).strip().split("\n")[0]

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from stepwell.core.host_memory import read_available_bytes
+from stepwell.core.text import take_first_line
 from stepwell.policies.policy_files import PolicyContent
 from stepwell.training.checkpoint import CheckpointState
 from stepwell.training.host_copy import HostCopy
@@ -94,7 +95,7 @@ class CheckpointWriter:
             copied = self._room.take_copy(tensors)
         except (MemoryError, RuntimeError) as error:  # torch raises its own
             self._room.release()
-            self._note_fallback(f"no copy could be made: {str(error).strip().splitlines()[0]}")
+            self._note_fallback(f"no copy could be made: {take_first_line(error)}")
             return None
         content = PolicyContent(copied["weights"], state.content.description)
         return replace(state, content=content, trainer=copied["trainer"])

@@ -41,6 +41,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from stepwell.config.training import TrainConfig
 from stepwell.core import ParityError, WeightsError, WorkerError, errors
 from stepwell.core.encoding import encode_trajectory
+from stepwell.core.text import take_first_line
 from stepwell.policies.rotary import find_other_frequencies, read_frequencies
 from stepwell.training import rank_memory
 from stepwell.training.batch import TrajectoryMinibatch, list_images
@@ -335,8 +336,8 @@ class Ranks:
             if peer.exit_code not in (None, _BEREFT):
                 return f"{peer} {peer.describe_end()}"
         silent = [peer for peer in self.peers if not peer.has_died()] or self.peers
-        first_line = str(error).strip().split("\n")[0]
-        return f"{' or '.join(map(str, silent))} did not answer within {self.timeout_s:g} s ({first_line})"
+        reason = take_first_line(error)
+        return f"{' or '.join(map(str, silent))} did not answer within {self.timeout_s:g} s ({reason})"
 
     def list_lost(self) -> list[int]:
         """The ranks that died by themselves, or that do not answer: not those that another one left alone."""

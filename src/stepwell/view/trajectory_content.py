@@ -65,7 +65,6 @@ class ShownTrajectory:
     updates: list[int]
     siblings: list[TrajectorySummary]
     has_camera: bool
-    has_tokenizer: bool
     problems: list[str] = field(default_factory=list)
 
 
@@ -88,7 +87,6 @@ def show_trajectory(run: ViewedRun, pool: Pool, id: str, update: int | None = No
         [one.update for one in records],
         siblings,
         any(_find_cameras(step) for step in steps),
-        reader is not None,
         problems,
     )
 

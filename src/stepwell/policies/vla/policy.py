@@ -44,6 +44,7 @@ from stepwell.core import (
     Step,
 )
 from stepwell.core.renamed import renamed_members
+from stepwell.core.text import take_first_line
 from stepwell.core.weight_parts import WeightParts
 from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, pack_arrays
 from stepwell.packing.arrays import stack_states
@@ -147,9 +148,8 @@ class VLAPolicy(PolicyWeights, StepScorer[PackedArrays]):
                     one.load_state_dict(load_file(path / file))
                     one.link = content.get("critic_link")
         except (*_BROKEN, RuntimeError) as error:
-            first_line = str(error).strip().split("\n")[0]
             raise ModelError(
-                f"{path} cannot be opened as a robot policy: {first_line}. "
+                f"{path} cannot be opened as a robot policy: {take_first_line(error)}. "
                 "Give a directory written by VLAPolicy.save_pretrained"
             ) from error
         model = model.to(device, kind)

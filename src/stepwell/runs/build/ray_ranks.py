@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepwell.core import WorkerError
+from stepwell.core.text import take_first_line
 from stepwell.training.rank_join import JoinLauncher, Rendezvous, join_ranks
 from stepwell.training.rank_launch import RankPeer
 from stepwell.workers.ray_cluster import RayCluster, WorkerBundle, import_ray
@@ -116,7 +117,7 @@ class RayRankLauncher(JoinLauncher):
         try:
             return f"ended with exit code {ray.get(self._ends[rank])}"
         except ray.exceptions.RayError as error:
-            return f"was lost: {str(error).strip().splitlines()[0]}"
+            return f"was lost: {take_first_line(error)}"
 
     def _forget_actor(self, rank: int) -> None:
         ray = import_ray()

@@ -15,7 +15,6 @@ from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import SuccessScore, Summary, read_summary
 
 CURVE = "learning_curve.svg"
-_CURVE = f"## Learning curve\n\n![held-out success]({CURVE})\n\n"
 _LOAD = """\
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -15,6 +15,7 @@ from pathlib import Path
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, InfraError, ModelError
+from stepwell.core.text import take_first_line
 from stepwell.policies import open_policy
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.kinds import holds_robot_policy
@@ -100,7 +101,7 @@ def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export from Stepwell")
     except (errors.HFValidationError, ValueError) as error:
         raise ConfigError(
-            f"--to: {name!r} is not a name for the hub ({_take_first_line(error)}); write hub:org/name"
+            f"--to: {name!r} is not a name for the hub ({take_first_line(error)}); write hub:org/name"
         ) from error
     except errors.HfHubHTTPError as error:
         code = error.response.status_code
@@ -110,12 +111,12 @@ def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
             else ""
         )
         raise InfraError(
-            f"--to: {constants.ENDPOINT} refused {name} ({_take_first_line(error)}); "
+            f"--to: {constants.ENDPOINT} refused {name} ({take_first_line(error)}); "
             f"{advice or 'try again later, or export to a directory and upload it with `hf upload`'}"
         ) from error
     except (httpx.HTTPError, OSError) as error:
         raise InfraError(
-            f"--to: {constants.ENDPOINT} cannot be reached ({_take_first_line(error)}). "
+            f"--to: {constants.ENDPOINT} cannot be reached ({take_first_line(error)}). "
             f"Export to a directory, and upload it from a machine that reaches the hub: hf upload {name} DIR"
         ) from error
     return str(made)
@@ -130,7 +131,3 @@ def _choose_checkpoint(run: Path, name: str | None) -> Path:
         raise ConfigError(f"--checkpoint: {run} has no {name!r}; it has {', '.join(known) or 'none'}")
     require_whole(path)
     return path
-
-
-def _take_first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0]

@@ -71,10 +71,9 @@ class Gateway(BaseGateway):
         pool: Pool,
         config: GatewayConfig | None = None,
         *,
-        tags: Sequence[str] = (),
         adjust: Callable[[str, ChatRequest], ChatRequest] | None = None,
     ) -> None:
-        super().__init__(pool, config, prompt_extra=renderer.report.ending.prompt_extra, tags=tags)
+        super().__init__(pool, config, prompt_extra=renderer.report.ending.prompt_extra)
         self.adjust = adjust  # (session, request) -> request: a trainer sets the sampling
         self.sampler = sampler
         self.renderer = renderer
