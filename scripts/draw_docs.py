@@ -63,6 +63,7 @@ def draw_all() -> dict[str, str]:
         "web_agent.svg": draw_study("web_tiny", "shop", {"rloo-large": "web-tiny, three seeds"}),
         "web_smollm2.svg": draw_smollm2(),
         "robot.svg": draw_robot(),
+        "ray.svg": draw_ray(),
         "planner_scaling.svg": draw_scaling(),
         "own_env.svg": draw_recorded(read_recorded("own_env"), "number_line: held-out success"),
     }
@@ -104,16 +105,29 @@ def draw_smollm2() -> str:
 
 def draw_robot() -> str:
     """Meta-World reach with a flow head, in step and streaming."""
-    results = json.loads((RESULTS / "async_learning" / "results.json").read_text())
-    curves = {
-        name: [
-            list(zip(run["steps"], run["success"], strict=True))
-            for run in results["runs"]
-            if run["world"] == "reach-flow" and run["mode"] == mode
-        ]
-        for mode, name in {"stream": "workers.mode=stream", "sync": "in step"}.items()
-    }
+    modes = {"stream": "workers.mode=stream", "sync": "in step"}
+    curves = {name: read_reach_curves(mode) for mode, name in modes.items()}
     return draw_curves(curves, "Meta-World reach: held-out success")
+
+
+def draw_ray() -> str:
+    """The same, streaming: one run on a Ray cluster beside three of one machine."""
+    run = json.loads((RESULTS / "ray_learning.json").read_text())
+    curves = {
+        "two Ray nodes, one seed": [[(point["env_steps"], point["success"]) for point in run["curve"]]],
+        "one machine, three seeds": read_reach_curves("stream"),
+    }
+    return draw_curves(curves, "Meta-World reach, streaming: held-out success")
+
+
+def read_reach_curves(mode: str) -> list[Curve]:
+    """Every seed of Meta-World reach with a flow head."""
+    results = json.loads((RESULTS / "async_learning" / "results.json").read_text())
+    return [
+        list(zip(run["steps"], run["success"], strict=True))
+        for run in results["runs"]
+        if run["world"] == "reach-flow" and run["mode"] == mode
+    ]
 
 
 def draw_scaling() -> str:
