@@ -22,7 +22,7 @@ from stepwell.core.errors import ConfigError
 from stepwell.monitors.jsonl import read_entries
 from stepwell.studies.folder import adopt_folder, lock_folder
 from stepwell.studies.run_status import read_status
-from stepwell.studies.study import _choose_runs, run_study
+from stepwell.studies.study import _choose_runs, plan_study, run_study
 
 
 def test_a_changed_study_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -95,6 +95,17 @@ def test_several_patterns_choose_the_runs_of_any_and_each_must_match_one(tmp_pat
     assert _choose_runs(runs, []) == runs
     with pytest.raises(ConfigError, match="--only: no run's name matches 'gpro'"):
         _choose_runs(runs, ["steppo", "gpro"])
+
+
+def test_what_a_study_can_detect_counts_the_seeds_that_will_be_there(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_text(TINY.replace("seeds = [0]", "seeds = [0, 1, 2]"))
+
+    def tell(*only: str) -> str:
+        return plan_study(file, folder=tmp_path / "runs", only=only).describe_power()[0]
+
+    assert "3 seeds" in tell() and "2 seeds" in tell("seed0", "seed1")
+    assert "1 seeds" in tell("seed0", "steppo")  # the variant with the fewest seeds decides
 
 
 def test_only_the_chosen_runs_must_be_possible_on_this_machine(tmp_path: Path) -> None:

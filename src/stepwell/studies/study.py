@@ -89,6 +89,12 @@ class StudyPlan:
     def results(self) -> Results:
         return collect_results(self.study, self.runs, is_quick=self.is_quick, sessions=self.sessions)
 
+    def describe_power(self) -> list[str]:
+        """What the study can detect once the runs that were asked for have joined those that are done."""
+        earlier = self.results().runs
+        wanted = {run.name for run in self.chosen} | {run.name for run in earlier if run.is_done}
+        return describe_power([run for run in self.runs if run.name in wanted], earlier)
+
 
 def run_study(
     file: Path,
@@ -180,7 +186,7 @@ def describe_plan(plan: StudyPlan) -> list[str]:
     """What the study can detect, and one line for each run: its recipe, its length, and how far it is."""
     width = max(len(run.name) for run in plan.chosen)
     lines = [f"{plan.study.name}: {len(plan.chosen)} of {len(plan.runs)} runs, in {plan.folder}"]
-    lines += [f"  {sentence}" for sentence in describe_power(plan.runs, plan.results().runs)]
+    lines += [f"  {sentence}" for sentence in plan.describe_power()]
     for run in plan.chosen:
         length = f"{run.config.train.num_updates} updates"
         status = read_status(_find_folder(run))
@@ -220,7 +226,7 @@ def _run_session(
     progress = StudyProgress(total, done, console)
     say = f"{plan.study.name}: {total} runs, {done} done before, {pool.size} side by side, in {plan.folder}"
     progress.say(say)
-    for sentence in describe_power(plan.runs, plan.results().runs):
+    for sentence in plan.describe_power():
         progress.say(sentence)
     try:
         is_over = _run_queue(plan, pool, progress, began, limit_s)
