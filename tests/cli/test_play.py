@@ -25,7 +25,7 @@ from stepwell.core import ActionSpace, InputError, Split, ToolCall
 from stepwell.envs import draw_tasks
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.evaluate import find_checkpoint
-from stepwell.runs.play.episode import PlaySession, open_pilot
+from stepwell.runs.play.episode import PlaySession, open_live_agent
 
 MOVES = ActionSpace(("Up", "Down", "Left", "Right"), max_per_turn=3)
 UP, LEFT = "\x1b[A", "\x1b[D"
@@ -167,12 +167,12 @@ def test_a_persons_turn_reads_to_the_agent_like_its_own(run: Path) -> None:
     config = load_config(run, ["env.options.max_turns=6"])
     env = config.env
     (task,) = draw_tasks(env.name, env.options, Split.HELD_OUT, 1, 0, env.held_out_share)
-    with PlaySession(config, open_pilot(find_checkpoint(run), config)) as session:
+    with PlaySession(config, open_live_agent(find_checkpoint(run), config)) as session:
         session.start(task)
         played = session.act([session.env.oracle()[0]])
         assert played.reply.is_strict
         assert played.parts["grounding"] == played.parts["world_modeling"] == 0.5
-        talk = session.pilot._conversation  # the prompt is what is tested: nothing public shows it
+        talk = session.live_agent._conversation  # the prompt is what is tested: nothing public shows it
         roles = [message.role for message in talk.messages]
         assert roles == ["system", "user", "assistant", "user"]
         assert talk.messages[2].text == played.text
@@ -190,10 +190,10 @@ def test_who_plays_with_tools_sees_the_prompts_of_training(run: Path, context: s
     )
     config = load_config(run, [*wish, "agent.strategy=no_think", "recipe.name=grpo"])
     (shown,) = Components(config).play_demonstrations(1, 0.0, 0)
-    with PlaySession(config, open_pilot(find_checkpoint(run), config)) as session:
+    with PlaySession(config, open_live_agent(find_checkpoint(run), config)) as session:
         session.start(shown.task)
         for step in shown.steps:
-            ids = session.pilot._conversation.state.prompt_ids  # type: ignore[union-attr]
+            ids = session.live_agent._conversation.state.prompt_ids  # type: ignore[union-attr]
             assert ids.tolist() == step.state.prompt_ids.tolist()  # type: ignore[union-attr]
             played = session.act([str(action) for action in step.info["actions"]])  # type: ignore[union-attr]
         assert played.success

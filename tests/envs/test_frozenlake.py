@@ -328,7 +328,7 @@ def test_the_table_of_a_task_plays_as_the_env_does() -> None:
         plan = [rng.randrange(4) for _ in range(9)]
         state = 0
         for number in plan:
-            state = table.leads[state, number]
+            state = table.next_states[state, number]
         over, info = False, {}
         for at in range(0, 9, 3):
             if not over:

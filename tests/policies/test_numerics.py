@@ -20,7 +20,7 @@ from stepwell.policies import CausalLMPolicy
 from stepwell.policies.numerics import set_numerics
 from stepwell.pool import open_pool
 from stepwell.runs.plan.run_plan import plan_run
-from stepwell.runs.play.episode import open_pilot
+from stepwell.runs.play.episode import open_live_agent
 from stepwell.runs.run import train
 
 
@@ -60,7 +60,7 @@ def test_a_run_and_what_goes_on_with_it_compute_with_the_same_switches(tmp_path:
 @pytest.mark.slow
 def test_playing_and_serving_compute_as_runs_do(tmp_path: Path) -> None:
     spoil_switches()
-    open_pilot(warmed_model(), small_config()).close()
+    open_live_agent(warmed_model(), small_config()).close()
     assert switches() == (True, "highest", 1, False)
     spoil_switches()
     args = Namespace(backend=None, model="tiny-0.3m", dtype="float32", device="cpu")

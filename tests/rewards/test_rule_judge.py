@@ -119,7 +119,7 @@ _LOOSE = st.lists(st.sampled_from([*PIECES.split(), "\n"]), max_size=60).map(" "
 def test_any_jumble_of_its_own_words_is_read(text: str) -> None:
     verdict = judged(text)
     assert 0.0 <= verdict.score <= verdict.f1 <= 1.0
-    assert verdict.num_told <= verdict.num_facts
+    assert verdict.num_described <= verdict.num_facts
 
 
 @pytest.mark.parametrize(

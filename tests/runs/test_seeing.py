@@ -27,7 +27,7 @@ from stepwell.pool import open_pool
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation.evaluate import evaluate_run
 from stepwell.runs.plan.run_plan import plan_run
-from stepwell.runs.play.episode import PlaySession, open_pilot
+from stepwell.runs.play.episode import PlaySession, open_live_agent
 from stepwell.runs.run import train
 
 MODEL = "tiny-vlm-0.5m"
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_sees_is_evaluated_and_played(run: Path) -> None:
     assert summary is not None and summary.success_before is not None and summary.success_after is not None
     assert report.result.success == pytest.approx(max(summary.success_before, summary.success_after))
     best = run / "checkpoints" / "best"
-    with PlaySession(config(), open_pilot(best, config())) as session:
+    with PlaySession(config(), open_live_agent(best, config())) as session:
         components = Components(config())
         session.start(components.tasks(Split.TRAIN, 1, 0)[0])
         components.close()

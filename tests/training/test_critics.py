@@ -18,7 +18,7 @@ from stepwell.packing import backward, pack
 from stepwell.policies import CausalLMPolicy
 from stepwell.training import Optimizer, Trainer, TrajectoryMinibatch, imitate
 from stepwell.training.checkpoint import load_policy, save_checkpoint
-from stepwell.training.critics import compute_lesson, prepare_critics, read_instruction_values
+from stepwell.training.critics import compute_critic_targets, prepare_critics, read_instruction_values
 
 CPU = torch.device("cpu")
 
@@ -131,7 +131,7 @@ def test_a_warm_start_teaches_the_sites_and_the_discount_of_the_recipe() -> None
         recipe = RECIPES[name]
         assert recipe.credit is not None
         changed = FunctionSpec(recipe.credit.name, {**recipe.credit.kwargs, **kwargs})
-        result = compute_lesson(replace(recipe, credit=changed), timeline)
+        result = compute_critic_targets(replace(recipe, credit=changed), timeline)
         assert result.value_sites is not None and result.value_targets is not None
         return result.value_sites.tolist(), result.value_targets.tolist()
 

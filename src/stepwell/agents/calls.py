@@ -39,7 +39,7 @@ _NUM_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ReadCalls:
+class ParsedCalls:
     """Calls as JSON texts, what was not done and why, and the first deviation from the requested form."""
 
     done: tuple[str, ...] = ()
@@ -69,14 +69,14 @@ def cut_thinking(strategy: Strategy, text: str) -> tuple[str, str]:
     return "", text
 
 
-def read_calls(actions: ActionSpace, text: str) -> ReadCalls:
+def read_calls(actions: ActionSpace, text: str) -> ParsedCalls:
     """Read the calls, or the answer, after the thinking."""
     blocks, outside = _find_blocks(actions, text)
     answers = sorted((block for block in blocks if block.name == ANSWER), key=lambda block: block.is_closed)
     if answers:  # the last closed one, if any
         return _read_answer(actions, answers[-1], len(blocks) - 1, outside)
     if not blocks:
-        return ReadCalls((), f"there is no {describe_call_form(actions)}")
+        return ParsedCalls((), f"there is no {describe_call_form(actions)}")
     done: list[str] = []
     lost: list[str] = []
     misspelled = f"text beside the calls: {quote_short(outside)}" if outside else ""
@@ -92,7 +92,7 @@ def read_calls(actions: ActionSpace, text: str) -> ReadCalls:
     if num_too_many:
         lost.append(f"{len(done)} calls, at most {actions.max_per_turn} are made in a turn")
     problems = "; ".join(lost[:_NUM_TOLD]) + ("; ..." if len(lost) > _NUM_TOLD else "")
-    return ReadCalls(tuple(done[: actions.max_per_turn]), problems, num_lost, misspelled)
+    return ParsedCalls(tuple(done[: actions.max_per_turn]), problems, num_lost, misspelled)
 
 
 def write_calls(actions: ActionSpace, calls: Sequence[str]) -> str:
@@ -155,7 +155,7 @@ def _read_block(actions: ActionSpace, block: _Block) -> tuple[ToolCall | None, s
     return call, problem, block.flaw or flaw
 
 
-def _read_answer(actions: ActionSpace, block: _Block, num_others: int, outside: str) -> ReadCalls:
+def _read_answer(actions: ActionSpace, block: _Block, num_others: int, outside: str) -> ParsedCalls:
     try:
         call = parse_call({"name": actions.answer, "arguments": {actions.answer_argument: block.body}})
         problem = find_call_problem(actions.tools, call) if block.body else "the answer is empty"
@@ -163,10 +163,10 @@ def _read_answer(actions: ActionSpace, block: _Block, num_others: int, outside: 
     except InputError as error:
         problem = str(error)
     if problem:
-        return ReadCalls((), problem, 1 + num_others)
+        return ParsedCalls((), problem, 1 + num_others)
     beside = "an answer stands alone: what is beside it is not done" if num_others else ""
     outside = f"text beside the answer: {quote_short(outside)}" if outside else ""
-    return ReadCalls((call.text,), beside, num_others, block.flaw or outside)
+    return ParsedCalls((call.text,), beside, num_others, block.flaw or outside)
 
 
 def _write_answer(actions: ActionSpace, calls: Sequence[ToolCall]) -> str:

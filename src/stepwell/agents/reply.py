@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stepwell.agents.calls import ReadCalls, cut_thinking, read_calls, write_calls
+from stepwell.agents.calls import ParsedCalls, cut_thinking, read_calls, write_calls
 from stepwell.agents.strategy import Field, Strategy, TagMark
 from stepwell.core.env_description import ActionSpace
 from stepwell.core.errors import InputError
@@ -120,14 +120,14 @@ def _find_content(mark: TagMark, pieces: Sequence[_Piece]) -> str | None:
     return None
 
 
-def _read_named(strategy: Strategy, actions: ActionSpace, answer: str | None) -> ReadCalls:
+def _read_named(strategy: Strategy, actions: ActionSpace, answer: str | None) -> ParsedCalls:
     """Read an answer of action names or free text."""
     if answer is None:
-        return ReadCalls((), _describe_missing_answer(strategy))
+        return ParsedCalls((), _describe_missing_answer(strategy))
     done, problem = _read_answer(actions, answer)
     num_said = len(_split_answer(actions, answer)) if actions.names else 1
     is_all = len(done) == num_said
-    return ReadCalls(done, "" if is_all else problem, num_said - len(done), problem if is_all else "")
+    return ParsedCalls(done, "" if is_all else problem, num_said - len(done), problem if is_all else "")
 
 
 def _describe_missing_answer(strategy: Strategy) -> str:

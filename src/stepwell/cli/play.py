@@ -20,7 +20,7 @@ from stepwell.cli.keys import Keyboard
 if TYPE_CHECKING:
     from stepwell.config.run import RunConfig
     from stepwell.core import ActionSpace, Task
-    from stepwell.runs.play.agent import Pilot
+    from stepwell.runs.play.agent import LiveAgent
     from stepwell.runs.play.episode import PlayedTurn, PlaySession
 
 COMMANDS = "ahnq?"
@@ -70,15 +70,15 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{config.env.name} has no task in split {args.split}; change env.held_out_share")
     from stepwell.runs.play.episode import PlaySession
 
-    with PlaySession(config, _open_pilot(config, folder, args)) as session:
+    with PlaySession(config, _open_agent(config, folder, args)) as session:
         shows_image = sys.stdout.isatty() and not args.text
         _Terminal(session, shows_image).play(first, tasks)
     return 0
 
 
-def _open_pilot(config: RunConfig, folder: Path | None, args: argparse.Namespace) -> Pilot | None:
+def _open_agent(config: RunConfig, folder: Path | None, args: argparse.Namespace) -> LiveAgent | None:
     """The agent that `--run` or `--model` names; only they load torch."""
-    from stepwell.runs.play.episode import open_pilot
+    from stepwell.runs.play.episode import open_live_agent
 
     model = args.model
     if folder is not None:
@@ -86,7 +86,7 @@ def _open_pilot(config: RunConfig, folder: Path | None, args: argparse.Namespace
 
         model, why = choose_checkpoint(folder)
         print(f"checkpoint: {why}")
-    return open_pilot(model, config, args.temperature) if model else None
+    return open_live_agent(model, config, args.temperature) if model else None
 
 
 def _draw_tasks(config: RunConfig, args: argparse.Namespace) -> Iterator[Task]:

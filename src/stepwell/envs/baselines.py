@@ -63,22 +63,22 @@ def find_blind_plan(
 
 def score_plan(tables: TableBatch, plan: Sequence[int]) -> float:
     """Share of tasks that a plan (action numbers) solves."""
-    rows = np.arange(tables.leads.shape[0])
+    rows = np.arange(tables.next_states.shape[0])
     states = np.zeros_like(rows)
     for action in plan:
-        states = tables.leads[rows, states, action]
+        states = tables.next_states[rows, states, action]
     return float(tables.solved[rows, states].mean())
 
 
 def _search_plan(tables: TableBatch, length: int, beam_width: int) -> tuple[int, ...]:
     """Extend the `beam_width` best prefixes by every action, and repeat."""
-    num_tasks, _, num_actions = tables.leads.shape
+    num_tasks, _, num_actions = tables.next_states.shape
     rows = np.arange(num_tasks)
     close = tables.compute_closeness(length)
     states = np.zeros((1, num_tasks), np.int32)
     plans = np.zeros((1, 0), np.int8)
     for _ in range(length):
-        states = tables.leads[rows, states].transpose(0, 2, 1).reshape(-1, num_tasks)
+        states = tables.next_states[rows, states].transpose(0, 2, 1).reshape(-1, num_tasks)
         last = np.tile(np.arange(num_actions, dtype=np.int8), len(plans))[:, None]
         plans = np.concatenate([np.repeat(plans, num_actions, axis=0), last], axis=1)
         scores = close[rows, states].sum(axis=1)

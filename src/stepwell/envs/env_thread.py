@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from stepwell.core import EnvError
-from stepwell.envs.robots.cameras import close_studios
+from stepwell.envs.robots.cameras import close_renderers
 
 T = TypeVar("T")
 
@@ -51,6 +51,6 @@ class EnvThread:
             except BaseException as error:  # whatever it is, it goes to the caller
                 future.set_exception(error)
             del job, future, do  # what a job holds is free while the thread waits for the next
-        close_studios()
+        close_renderers()
         if self._on_end is not None:
             self._on_end()

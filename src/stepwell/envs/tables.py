@@ -16,9 +16,9 @@ State = TypeVar("State", bound=Hashable)
 
 
 class StateTable(NamedTuple):
-    """`leads[state, action]` is the next state (an ended episode stays where it is); 0 is the first."""
+    """`next_states[state, action]` is the next state (an ended episode stays where it is); 0 is the first."""
 
-    leads: npt.NDArray[np.int32]
+    next_states: npt.NDArray[np.int32]
     solved: npt.NDArray[np.bool_]
 
 
@@ -54,25 +54,25 @@ def build_state_table(
 class TableBatch(NamedTuple):
     """The tables of many tasks, padded to one size: [task, state, action] and [task, state]."""
 
-    leads: npt.NDArray[np.int32]
+    next_states: npt.NDArray[np.int32]
     solved: npt.NDArray[np.bool_]
 
     @classmethod
     def of(cls, tables: Sequence[StateTable]) -> TableBatch:
         """All tables side by side."""
-        size = max(table.leads.shape[0] for table in tables)
-        num_actions = tables[0].leads.shape[1]
-        leads = np.zeros((len(tables), size, num_actions), np.int32)
+        size = max(table.next_states.shape[0] for table in tables)
+        num_actions = tables[0].next_states.shape[1]
+        next_states = np.zeros((len(tables), size, num_actions), np.int32)
         solved = np.zeros((len(tables), size), np.bool_)
         for index, table in enumerate(tables):
-            leads[index, : table.leads.shape[0]] = table.leads
+            next_states[index, : table.next_states.shape[0]] = table.next_states
             solved[index, : table.solved.size] = table.solved
-        return cls(leads, solved)
+        return cls(next_states, solved)
 
     def compute_closeness(self, num_actions: int) -> npt.NDArray[np.float32]:
         """2^-n where n actions are still needed (at most `num_actions`), 0 where all is lost."""
         close = self.solved.astype(np.float32)
         every = np.arange(close.shape[0])[:, None, None]
         for _ in range(num_actions):
-            close = np.maximum(close, close[every, self.leads].max(axis=2) / 2)
+            close = np.maximum(close, close[every, self.next_states].max(axis=2) / 2)
         return close

@@ -2,7 +2,7 @@
 
     prepare_critics         link and number of critics, as the recipe wants them
     check_frozen_start      whether the critic can be taught alone at first
-    compute_lesson          what a warm start teaches the critic
+    compute_critic_targets          what a warm start teaches the critic
     compute_critic_loss     squared error or cross-entropy, as the link says
     read_instruction_values, teach_instructions     DigiRL's second critic
 
@@ -50,7 +50,7 @@ def prepare_critics(policy: Policy, recipe: Recipe) -> None:
         policy.instruction_critic.choose_link(recipe.value.link)
 
 
-def compute_lesson(recipe: Recipe | None, timeline: Timeline) -> CreditResult:
+def compute_critic_targets(recipe: Recipe | None, timeline: Timeline) -> CreditResult:
     """The critic's sites and targets in demonstrations, as this recipe will read it."""
     reads_critic = recipe is not None and recipe.value is not None
     spec = recipe.credit if recipe is not None and reads_critic else _RETURNS

@@ -22,7 +22,12 @@ from stepwell.packing import Outputs, backward
 from stepwell.policies.vla import VLAPolicy
 from stepwell.training.batch import TrajectoryMinibatch, oom_as_config_error
 from stepwell.training.batch_split import count_batches
-from stepwell.training.critics import compute_critic_loss, compute_lesson, prepare_critics, teach_instructions
+from stepwell.training.critics import (
+    compute_critic_loss,
+    compute_critic_targets,
+    prepare_critics,
+    teach_instructions,
+)
 from stepwell.training.objective_parts import ObjectivePart, ValueSites
 from stepwell.training.optimizer import Optimizer, explain_nan, rate_share
 from stepwell.training.policy import Policy
@@ -131,6 +136,6 @@ class _Imitation:
 
     @cached_property
     def _sites(self) -> ValueSites:
-        lesson = compute_lesson(self._recipe, self._batch.timeline)
+        lesson = compute_critic_targets(self._recipe, self._batch.timeline)
         assert lesson.value_targets is not None and lesson.value_sites is not None
         return ValueSites(lesson.value_sites, lesson.value_targets, lesson.value_targets)

@@ -290,7 +290,7 @@ def test_the_table_of_a_task_plays_as_the_env_does() -> None:
         env.reset(options={"task": env.task})
         state, success = 0, False
         for number in plan:
-            state = table.leads[state, number]
+            state = table.next_states[state, number]
             success = success or env.act(NAMES[number]).success
         assert bool(table.solved[state]) == success
 

@@ -51,7 +51,7 @@ def simplify_rendering(model: Any) -> None:
     model.vis.quality.offsamples = 0
 
 
-class Studio:
+class OffscreenRenderer:
     """Uploaded model and scene of one model file, for one size of image, in the thread's GL context."""
 
     def __init__(self, gl: Any, model: Any, image_size: int, hidden: tuple[int, ...] = ()) -> None:
@@ -75,7 +75,7 @@ class Studio:
         if camera not in self._cameras:
             self._cameras[camera] = _make_camera(mujoco, model, camera)
         self._gl.make_current()
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)  # studios share the GL
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)  # renderers share the GL
         mujoco.mjv_updateScene(
             model, data, self._option, None, self._cameras[camera], mujoco.mjtCatBit.mjCAT_ALL, self._scene
         )
@@ -90,29 +90,29 @@ class Studio:
         self._context.free()
 
 
-class StudioSet:
-    """The studios of one thread and their GL context."""
+class RendererSet:
+    """The renderers of one thread and their GL context."""
 
     def __init__(self) -> None:
-        self._studios: dict[tuple[str, int], Studio] = {}
+        self._renderers: dict[tuple[str, int], OffscreenRenderer] = {}
         self._gl: Any = None
         self._thread = 0  # that holds the context
 
-    def get(self, key: str, model: Any, image_size: int, hidden: tuple[int, ...]) -> Studio:
-        """The studio of the model file `key`, made where it is asked for the first time."""
+    def get(self, key: str, model: Any, image_size: int, hidden: tuple[int, ...]) -> OffscreenRenderer:
+        """The renderer of the model file `key`, made where it is asked for the first time."""
         if self._gl is None:
             self._gl, self._thread = _open_gl(image_size), threading.get_ident()
             atexit.register(self._close_at_exit)  # before EGL's own, which was registered earlier
-        if (key, image_size) not in self._studios:
-            self._studios[key, image_size] = Studio(self._gl, model, image_size, hidden)
-        return self._studios[key, image_size]
+        if (key, image_size) not in self._renderers:
+            self._renderers[key, image_size] = OffscreenRenderer(self._gl, model, image_size, hidden)
+        return self._renderers[key, image_size]
 
     def close(self) -> None:
         """Close all, and the context after them."""
         atexit.unregister(self._close_at_exit)
-        for studio in self._studios.values():
-            studio.close()
-        self._studios.clear()
+        for renderer in self._renderers.values():
+            renderer.close()
+        self._renderers.clear()
         if self._gl is not None:
             self._gl.free()
             self._gl = None
@@ -139,15 +139,15 @@ _THREAD = threading.local()
 def render_image(
     key: str, model: Any, data: Any, camera: str, image_size: int, hidden: tuple[int, ...] = ()
 ) -> Image:
-    """An image by the thread's studio of the model file `key`, without the geoms of the `hidden` groups."""
-    studios: StudioSet = _THREAD.__dict__.setdefault("studios", StudioSet())
-    return studios.get(key, model, image_size, hidden).render_image(model, data, camera)
+    """An image by the thread's renderer of the model file `key`, without the geoms of the `hidden` groups."""
+    renderers: RendererSet = _THREAD.__dict__.setdefault("renderers", RendererSet())
+    return renderers.get(key, model, image_size, hidden).render_image(model, data, camera)
 
 
-def close_studios() -> None:
-    """Close the studios of this thread; a thread that ends before its process must, as GL is its own."""
-    if (studios := _THREAD.__dict__.pop("studios", None)) is not None:
-        studios.close()
+def close_renderers() -> None:
+    """Close the renderers of this thread; a thread that ends before its process must, as GL is its own."""
+    if (renderers := _THREAD.__dict__.pop("renderers", None)) is not None:
+        renderers.close()
 
 
 def update_positions(model: Any, data: Any) -> None:

@@ -1,11 +1,11 @@
 """The shop itself: from a goal, a view and an action to the next page. An environment and a server both run
 this.
 
-    goal   seed -> Goal                    what is to be bought
-    enter  goal -> Seen                    the first page
-    step   goal, view, action -> Seen      the page that an action leads to
-    plan   goal, view -> Plan              a shortest way to a full score from there
-    state  goal, view -> texts             where the shopper stands
+    goal   seed -> ShopGoal                      what is to be bought
+    enter  goal -> ShopPageView                  the first page
+    step   goal, view, action -> ShopPageView    the page that an action leads to
+    plan   goal, view -> ShopPlan                a shortest way to a full score from there
+    state  goal, view -> texts                   where the shopper stands
 
 Invariants
 * A shop has no state: the same call gives the same answer, in any order of calls.

@@ -69,7 +69,7 @@ def _compare_fields(
         score=f1 * ERROR_FACTOR if num_wrong or differs else f1,
         num_right=num_right,
         num_wrong=num_wrong,
-        num_told=num_right,
+        num_described=num_right,
         num_facts=num_facts,
     )
 

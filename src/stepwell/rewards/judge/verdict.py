@@ -16,7 +16,7 @@ THRESHOLD = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Counts are of claims (`num_right`, `num_wrong`) and of true relations (`num_told`, `num_facts`)."""
+    """`num_right` and `num_wrong` count claims, `num_described` and `num_facts` true relations."""
 
     precision: float
     recall: float
@@ -24,7 +24,7 @@ class Verdict:
     score: float
     num_right: int = 0
     num_wrong: int = 0
-    num_told: int = 0
+    num_described: int = 0
     num_facts: int = 0
 
     def is_yes(self, threshold: float = THRESHOLD) -> bool:
@@ -32,17 +32,17 @@ class Verdict:
         return self.score >= threshold
 
 
-def make_verdict(num_right: int, num_wrong: int, num_told: int, num_facts: int) -> Verdict:
+def make_verdict(num_right: int, num_wrong: int, num_described: int, num_facts: int) -> Verdict:
     """The verdict for counted claims; a text without a right claim scores 0.
 
     >>> make_verdict(2, 0, 2, 4).score, make_verdict(4, 1, 4, 4).score
     (0.6666666666666666, 0.4444444444444445)
     """
     precision = num_right / (num_right + num_wrong) if num_right + num_wrong else 0.0
-    recall = num_told / num_facts if num_facts else 0.0
+    recall = num_described / num_facts if num_facts else 0.0
     f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
     score = f1 * ERROR_FACTOR if num_wrong else f1
-    return Verdict(precision, recall, f1, score, num_right, num_wrong, num_told, num_facts)
+    return Verdict(precision, recall, f1, score, num_right, num_wrong, num_described, num_facts)
 
 
 NOTHING = make_verdict(0, 0, 0, 0)

@@ -69,7 +69,7 @@ def make_cache_key(components: Components) -> str:
     del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
     values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}  # for `stop_at`
     values["policy"]["critic"] = components.critic_kind
-    values["critic"] = _describe_lesson(recipe)
+    values["critic"] = _describe_critic_targets(recipe)
     values["rewarded"] = [
         *components.demonstrated_parts,
         *(recipe.optional_reward_parts if config.rewards.process else ()),
@@ -83,7 +83,7 @@ def make_cache_key(components: Components) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _describe_lesson(recipe: Recipe) -> list[object] | None:
+def _describe_critic_targets(recipe: Recipe) -> list[object] | None:
     """What the critic is taught (`training/critics.py`): λ does not count there.
 
     Built-in functions that teach final outcomes teach the same, whatever else they compute.

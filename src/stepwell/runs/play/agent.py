@@ -18,7 +18,7 @@ from stepwell.rollout.first_messages import make_user_message, start_conversatio
 from stepwell.runs.build.vision import check_observation
 
 
-class Pilot:
+class LiveAgent:
     """Answers for the agent, turn by turn."""
 
     def __init__(self, policy: CausalLMPolicy, config: RunConfig, temperature: float) -> None:

@@ -2,7 +2,7 @@
 
     PlaySession ──► EnvBatch (one env)        executes actions
         │      └──► Agent                     writes prompts and parses replies
-        └─ Pilot ─► Conversation ─► engine    the agent's actions, and the critic's values
+        └─ LiveAgent ─► Conversation ─► engine    the agent's actions, and the critic's values
 
 A person's turn is added to the conversation as the reply that the agent should have written: in exactly the
 required form, with the true states if the strategy uses states. The agent can therefore take over at any
@@ -28,7 +28,7 @@ from stepwell.envs import EnvBatch, Turn
 from stepwell.rewards import StepOutcome, compute_step_parts, load_own_parts
 
 if TYPE_CHECKING:
-    from stepwell.runs.play.agent import Pilot
+    from stepwell.runs.play.agent import LiveAgent
 
 T = TypeVar("T")
 
@@ -47,14 +47,14 @@ class PlayedTurn:
 
 
 class PlaySession:
-    """Episodes of one environment, one after the other. Without a `pilot`, only the person acts."""
+    """Episodes of one environment, one after the other. Without a `live_agent`, only the person acts."""
 
-    def __init__(self, config: RunConfig, pilot: Pilot | None = None) -> None:
+    def __init__(self, config: RunConfig, live_agent: LiveAgent | None = None) -> None:
         self._config = config
         self._batch = EnvBatch(config.env.name, config.env.options, 1)
         self.env = self._batch.envs[0]
         self.agent = Agent(self.env.description, config.agent)
-        self.pilot = pilot
+        self.live_agent = live_agent
         self.observation = Observation()
         self.is_over = True
         self.num_turns = 0
@@ -70,8 +70,8 @@ class PlaySession:
         assert isinstance(turn.observation, Observation)
         self.observation, self.is_over, self.num_turns, self.total_reward = turn.observation, False, 0, 0.0
         self._past, self._task = [], task
-        if self.pilot is not None:
-            self.pilot.start(self.agent, self.agent.first_prompt(self.observation), self.observation)
+        if self.live_agent is not None:
+            self.live_agent.start(self.agent, self.agent.first_prompt(self.observation), self.observation)
         return self.observation
 
     def act(self, actions: Sequence[str]) -> PlayedTurn:
@@ -82,23 +82,23 @@ class PlaySession:
         after = self.ask(_read_truth)
         form = self.agent.form
         text = self.agent.write(actions, observation=before.get(form, ""), prediction=after.get(form, ""))
-        if self.pilot is not None:
-            self.pilot.note(text)
+        if self.live_agent is not None:
+            self.live_agent.note(text)
         return self._finish_turn("person", text, before, turn, after)
 
     def let_agent_act(self) -> PlayedTurn:
         """Play the agent's turn."""
         self._refuse_after_end()
-        if self.pilot is None:
+        if self.live_agent is None:
             raise InputError("there is no agent here; give one with --run RUN or --model MODEL")
         before = self.ask(_read_truth)
-        text = self.pilot.answer()
+        text = self.live_agent.answer()
         turn = self._step_env(self.agent.read(text).actions)
         return self._finish_turn("agent", text, before, turn, self.ask(_read_truth))
 
     def value(self) -> float | None:
         """The critic's value of the current state, if there is a critic."""
-        return None if self.pilot is None or self.is_over else self.pilot.value()
+        return None if self.live_agent is None or self.is_over else self.live_agent.value()
 
     def ask(self, question: Callable[[Any], T]) -> T:
         """The answer of the environment to anything but a turn."""
@@ -106,8 +106,8 @@ class PlaySession:
 
     def close(self) -> None:
         self._batch.close()
-        if self.pilot is not None:
-            self.pilot.close()
+        if self.live_agent is not None:
+            self.live_agent.close()
 
     def _refuse_after_end(self) -> None:
         if self.is_over:
@@ -157,25 +157,25 @@ class PlaySession:
         self.num_turns += 1
         self.total_reward += turn.reward
         self._past.append(PastTurn(reply.actions, reply.lost, str(turn.info.get("result", ""))))
-        if self.pilot is not None and not self.is_over:
-            self._tell_pilot(self.pilot)
+        if self.live_agent is not None and not self.is_over:
+            self._tell_agent(self.live_agent)
         return PlayedTurn(player, text, reply, parts, self.observation, self.is_over, success)
 
-    def _tell_pilot(self, pilot: Pilot) -> None:
+    def _tell_agent(self, live_agent: LiveAgent) -> None:
         """Give the agent its next prompt, as in training (`rollout/player.py`)."""
         agent, observation, num_past = self.agent, self.observation, len(self._past)
         text = agent.next_prompt(observation, self._past)
         context, num_turns = agent.config.context, agent.config.context_turns
         if context == "observation":
-            pilot.start(agent, text, observation)
+            live_agent.start(agent, text, observation)
         elif context == "window" and num_past > num_turns:
-            pilot.start(agent, text, observation, num_turns=num_turns)
+            live_agent.start(agent, text, observation, num_turns=num_turns)
         elif context == "summary" and num_past % num_turns == 0:
-            pilot.tell(agent.ask_for_summary(text), observation)
-            summary = agent.read_summary(pilot.answer())
-            pilot.start(agent, agent.prompt_after_summary(summary, text), observation)
+            live_agent.tell(agent.ask_for_summary(text), observation)
+            summary = agent.read_summary(live_agent.answer())
+            live_agent.start(agent, agent.prompt_after_summary(summary, text), observation)
         else:
-            pilot.tell(text, observation)
+            live_agent.tell(text, observation)
 
     def __enter__(self) -> Self:
         return self
@@ -189,13 +189,13 @@ def _read_truth(env: Any) -> dict[StateForm, str]:
     return state
 
 
-def open_pilot(model: str | Path, config: RunConfig, temperature: float = 0.0) -> Pilot:
+def open_live_agent(model: str | Path, config: RunConfig, temperature: float = 0.0) -> LiveAgent:
     """The agent of a model directory, a checkpoint or a built-in name."""
     from stepwell.policies import CausalLMPolicy, VLMPolicy, accepts_images
     from stepwell.policies.numerics import set_numerics
-    from stepwell.runs.play.agent import Pilot
+    from stepwell.runs.play.agent import LiveAgent
 
     set_numerics(config.num_threads)
     kind = VLMPolicy if accepts_images(model) else CausalLMPolicy
     policy = kind.from_pretrained(model, dtype=config.policy.dtype, device=config.policy.device)
-    return Pilot(policy, config, temperature)
+    return LiveAgent(policy, config, temperature)
