@@ -49,6 +49,7 @@ def test_a_name_that_never_was_is_an_attribute_error() -> None:
         ("stepwell.policies.vla", "VLAPolicy", "fresh", "from_shape"),
         ("stepwell.algos.segments", "Segments", "discounted_sum", "sum_discounted"),
         ("stepwell.rewards", "BatchJudge", "most_repeated", "find_most_repeated"),
+        ("stepwell.rewards", "Verdict", "num_told", "num_described"),
     ],
 )
 def test_an_old_member_is_the_new_one_with_a_warning(module: str, owner: str, old: str, new: str) -> None:
