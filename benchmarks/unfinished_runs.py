@@ -1,0 +1,116 @@
+"""Runs of a study that a time limit cut: what their training episodes say, compared pair by pair.
+
+    python benchmarks/unfinished_runs.py runs/study-NAME/runs/* --pairs OURS:THEIRS --out FILE
+
+Held-out success is known for finished runs only; tables of a study leave the others out. Training success
+is known for every update, on the same tasks for all runs of a seed. Two variants are compared over the seeds
+that both have, by the mean of the last `WINDOW` updates that all runs of the pair reached. Training episodes
+are those that the policy learns from next, so this is weaker evidence than a held-out evaluation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from stepwell.core.disk import atomic_write
+from stepwell.core.statistics import compare_pairs
+from stepwell.monitors import jsonl
+
+WINDOW = 10
+METRICS = (
+    "success",
+    "clip_share",
+    "update_kl",
+    "explained_variance",
+    "grounding_share",
+    "world_modeling_share",
+)
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Held-out success so far, and the means of `METRICS` over every `WINDOW` updates."""
+    entries = jsonl.read_entries(folder / jsonl.FILE_NAME)
+    updates = {entry.update: entry.values for entry in entries if entry.kind == "update"}
+    evals = [entry for entry in entries if entry.kind == "eval" and "success" in entry.values]
+    last = max(updates, default=0)
+    return {
+        "run": folder.name,
+        "updates": last,
+        "held_out": {str(entry.update): round(entry.values["success"], 4) for entry in evals},
+        **{
+            name: [
+                _average(updates, name, start, min(start + WINDOW, last + 1))
+                for start in range(1, last + 1, WINDOW)
+            ]
+            for name in METRICS
+            if any(name in values for values in updates.values())
+        },
+    }
+
+
+def compare_variants(folders: Sequence[Path], ours: str, theirs: str) -> dict[str, Any]:
+    """Training success of two variants over the last updates that all their runs have."""
+    runs = {variant: _list_seeds(folders, variant) for variant in (ours, theirs)}
+    seeds = sorted(runs[ours].keys() & runs[theirs].keys())
+    if not seeds:
+        raise SystemExit(f"{ours}, {theirs}: no seed has both")
+    chosen = {name: [runs[name][seed] for seed in seeds] for name in (ours, theirs)}
+    end = min(max(updates) for of_variant in chosen.values() for updates in of_variant)
+    begin = max(1, end - WINDOW + 1)
+    means = {
+        name: [[_average(updates, "success", begin, end + 1) or 0.0] for updates in of_variant]
+        for name, of_variant in chosen.items()
+    }
+    found = compare_pairs(means[ours], means[theirs])
+    return {
+        "pair": f"{ours} against {theirs}",
+        "seeds": seeds,
+        "updates": [begin, end],
+        ours: [row[0] for row in means[ours]],
+        theirs: [row[0] for row in means[theirs]],
+        "difference": round(found.mean, 4),
+        "interval": None if found.low is None else [round(found.low, 4), round(found.high or 0.0, 4)],
+    }
+
+
+def _list_seeds(folders: Sequence[Path], variant: str) -> dict[str, dict[int, dict[str, float]]]:
+    """The updates of each seed of a variant; folders are ENV-VARIANT-seedN."""
+    found = {}
+    for folder in folders:
+        name, _, seed = folder.name.rpartition("-seed")
+        if name.partition("-")[2] == variant:
+            entries = jsonl.read_entries(folder / jsonl.FILE_NAME)
+            updates = {entry.update: entry.values for entry in entries if entry.kind == "update"}
+            if updates:
+                found[seed] = updates
+    return found
+
+
+def _average(updates: dict[int, dict[str, float]], name: str, begin: int, end: int) -> float | None:
+    known = [updates[u][name] for u in range(begin, end) if name in updates.get(u, {})]
+    return round(fmean(known), 4) if known else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--pairs", nargs="*", default=[], help="OURS:THEIRS, two variants")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    content = {
+        "how": "training episodes of runs that a time limit cut, and finished ones: means over ten updates",
+        "pairs": [compare_variants(args.folders, *pair.split(":")) for pair in args.pairs],
+        "runs": [read_run(folder) for folder in sorted(args.folders)],
+    }
+    atomic_write(args.out, json.dumps(content, indent=1) + "\n")
+    for pair in content["pairs"]:
+        print(json.dumps(pair))
+
+
+if __name__ == "__main__":
+    main()

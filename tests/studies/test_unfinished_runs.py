@@ -1,0 +1,75 @@
+"""Runs that a time limit cut are compared by their training episodes, over what all of them reached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.unfinished_runs import compare_variants, read_run
+
+from stepwell.monitors.base import LogEntry, RunInfo
+from stepwell.monitors.jsonl import JsonlMonitor
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_updates(folder: Path, heights: list[float]) -> Path:
+    folder.mkdir(parents=True)
+    monitor = JsonlMonitor()
+    monitor.start(RunInfo(folder, folder.name, "household", "steppo", 0, len(heights)))
+    monitor.record(LogEntry("eval", 0, 0.0, 0, {"success": 0.25}))
+    for index, height in enumerate(heights, 1):
+        monitor.record(LogEntry("update", index, 1.0 * index, 0, {"success": height, "clip_share": 0.1}))
+    monitor.close()
+    return folder
+
+
+def test_means_are_over_ten_updates_and_the_rest(tmp_path: Path) -> None:
+    found = read_run(write_updates(tmp_path / "short-steppo-seed0", [0.2] * 10 + [0.5, 0.7]))
+    assert (found["updates"], found["held_out"]) == (12, {"0": 0.25})
+    assert found["success"] == [0.2, 0.6] and found["clip_share"] == [0.1, 0.1]
+    assert "grounding_share" not in found  # this run had none
+
+
+def test_pairs_are_compared_over_the_last_updates_that_all_reached(tmp_path: Path) -> None:
+    folders = [
+        write_updates(tmp_path / "short-steppo-seed0", [0.0] * 5 + [0.4] * 10 + [0.9] * 20),
+        write_updates(tmp_path / "short-steppo-seed1", [0.0] * 5 + [0.5] * 10),
+        write_updates(tmp_path / "short-steppo-seed2", [0.9] * 30),  # no partner
+        write_updates(tmp_path / "short-steppo-clip-seed0", [0.5] * 15),
+        write_updates(tmp_path / "short-steppo-clip-seed1", [0.7] * 18),
+    ]
+    found = compare_variants(folders, "steppo-clip", "steppo")
+    assert (found["seeds"], found["updates"]) == (["0", "1"], [6, 15])
+    assert found["difference"] == pytest.approx(0.15)
+    assert found["interval"][0] < 0 < found["interval"][1]  # two seeds
+
+
+def test_the_page_of_vagen_has_the_figures_of_its_runs() -> None:
+    folder = ROOT / "benchmarks/results/vagen-environments"
+    results = {run["name"]: run for run in json.loads((folder / "results.json").read_text())["runs"]}
+    training = {run["run"]: run for run in json.loads((folder / "training.json").read_text())["runs"]}
+    page = (ROOT / "docs/study_vagen.md").read_text(encoding="utf-8")
+    for env, seeds in (("frozenlake", (0, 1, 2)), ("sokoban", (0, 1))):
+        names = [f"{env}-vagen-full-seed{seed}" for seed in seeds]
+        changes = [(results[n]["success_before"], results[n]["success_after"]) for n in names]
+        success = ", ".join(f"{before:.2f} → {after:.2f}" for before, after in changes)
+        ends = [
+            ", ".join(f"{results[n]['gate'][gate]:.2f}" for n in names)
+            + " → "
+            + ", ".join(f"{training[n][metric][-1]:.2f}" for n in names)
+            for gate, metric in (("grounding", "grounding_share"), ("explained", "explained_variance"))
+        ]
+        assert f"| {success} | {ends[0]} | {ends[1]} |" in page, (success, ends)
+
+
+def test_the_page_has_what_the_committed_file_says() -> None:
+    file = ROOT / "benchmarks/results/step-credit-short/training.json"
+    pairs = {pair["pair"]: pair for pair in json.loads(file.read_text())["pairs"]}
+    page = (ROOT / "docs/study_steppo.md").read_text(encoding="utf-8")
+    for name in ("token-ratio-clip against steppo-clip", "steppo-clip against steppo-8x2"):
+        pair = pairs[name]
+        low, high = pair["interval"]
+        text = f"{pair['difference']:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−")
+        assert text in page, text
