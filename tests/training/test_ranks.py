@@ -199,6 +199,22 @@ def test_two_ranks_learn_with_critic_and_muon_and_other_weights_are_refused(
         assert together.rank_pids == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_ranks_leave_the_policy_as_it_is_while_the_critic_learns_alone(
+    trajectories: list[Trajectory], sharding: str
+) -> None:
+    optimizer = {"kind": "adamw", "weight_decay": 0.1}
+    settings = {"critic_only_updates": 1, "optimizer": optimizer, "sharding": sharding}
+    with trainer(language("own"), "steppo", 2, **settings) as one:
+        before = {name: tensor.clone() for name, tensor in one.policy.state_dict().items()}
+        one.update(trajectories)
+        moved = {
+            name for name, tensor in one.policy.state_dict().items() if not torch.equal(tensor, before[name])
+        }
+    assert moved and all(name.startswith("critic") for name in moved)
+
+
 def start_faulty_rank(fault: str, link: socket.socket, num_threads: int) -> ChildProcess:
     """Start the process of a rank with a fault (`faulty_rank.py`)."""
     return ChildProcess(
