@@ -147,6 +147,19 @@ def test_time_left_is_right_from_the_first_update_on_and_counts_evaluations() ->
     assert progress.left_s == 0.0
 
 
+def test_time_left_ends_at_the_limit_of_environment_steps() -> None:
+    settings = {"eval": {"num_tasks": 8, "every": 10}, "train": {"max_env_steps": 3000}}
+    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 200, settings))
+    progress.add_entry(LogEntry("eval", 0, 5.0, 0, {"success": 0.1}))
+    progress.add_entry(LogEntry("update", 1, 7.0, 100, {}))
+    assert progress.left_s == pytest.approx(29 * 2.0)  # 30 updates of 100 steps; no evaluation was timed
+    progress.add_entry(LogEntry("update", 10, 25.0, 1000, {}))
+    progress.add_entry(LogEntry("eval", 10, 30.0, 1000, {"success": 0.2}))
+    assert progress.left_s == pytest.approx(20 * 2.0 + 2 * 5.0)
+    progress.add_entry(LogEntry("update", 30, 80.0, 3000, {}))
+    assert progress.left_s == 0.0
+
+
 def test_a_time_limit_counts_from_the_end_of_the_warm_start() -> None:
     progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 270, {"train": {"max_seconds": 215.0}}))
     progress.add_entry(make_entry("warm_start", 0, 300.0, step=96.0, num_steps=96.0))

@@ -45,6 +45,7 @@ class Progress:
     phase: str = "starting"
     time_s: float = 0.0
     update: int = 0
+    env_steps: int = 0
     values: dict[str, float] = field(default_factory=dict)
     evals: list[LogEntry] = field(default_factory=list)
     shares: dict[str, list[float]] = field(default_factory=dict)  # while it learns: by warm start and update
@@ -62,7 +63,7 @@ class Progress:
             for name in CURVES.keys() & entry.values.keys():
                 self.shares.setdefault(name, []).append(entry.values[name])
         if entry.kind == "update":
-            self.update, self.values = entry.update, entry.values
+            self.update, self.env_steps, self.values = entry.update, entry.env_steps, entry.values
             self.now = {name: value for name, value in entry.values.items() if name.split("/")[0] in GROUPS}
             self.phase = "training"
         elif entry.kind == "eval":
@@ -99,7 +100,7 @@ class Progress:
             return None if expected_s is None else max(expected_s - self.time_s, 0.0)
         pace_s = sum(self.update_s) / len(self.update_s)
         evals_s = self._count_evals_left() * self.eval_s
-        left_s = pace_s * (self.info.num_updates - self.update) + evals_s
+        left_s = pace_s * (self._find_last_update() - self.update) + evals_s
         if self.info.expected_s is not None:
             seen = min(self.update / (EARLY * self.info.num_updates), 1.0)
             left_s = seen * left_s + (1 - seen) * max(self.info.expected_s - self.time_s, 0.0)
@@ -108,25 +109,30 @@ class Progress:
             left_s = min(left_s, limit_s + self.warm_start_s - self.time_s + min(evals_s, self.eval_s))
         return max(0.0, left_s)
 
+    def _find_last_update(self) -> int:
+        """The number of updates of the run; fewer where its limit of environment steps comes sooner."""
+        limit = (self.info.config.get("train") or {}).get("max_env_steps")
+        if not limit or not self.env_steps or not self.update:
+            return self.info.num_updates
+        more = math.ceil(max(limit - self.env_steps, 0) * self.update / self.env_steps)
+        return min(self.info.num_updates, self.update + more)
+
     def _count_evals_left(self) -> int:
         """The number of evaluations after the current update, with the one at the end."""
         settings = self.info.config.get("eval") or {}
-        if self.update >= self.info.num_updates or not settings.get("num_tasks"):
+        whole = self._find_last_update()
+        if self.update >= whole or not settings.get("num_tasks"):
             return 0
-        every, whole = settings.get("every") or self.info.num_updates, self.info.num_updates
+        every = settings.get("every") or whole
         return whole // every - self.update // every + (whole % every > 0)
 
     @property
     def title(self) -> str:
         """The phase, with the number of the update."""
         counted = f"update {self.update}/{self.info.num_updates}"
-        return (
-            counted
-            if self.phase == "training"
-            else f"{self.phase} ({counted})"
-            if self.update
-            else self.phase
-        )
+        if self.phase == "training":
+            return counted
+        return f"{self.phase} ({counted})" if self.update else self.phase
 
 
 def _warm_start_title(values: dict[str, float]) -> str:
