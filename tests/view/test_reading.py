@@ -22,6 +22,7 @@ from stepwell.view.credit_chart import draw_credit_chart
 from stepwell.view.run_files import MetricTail, ViewedRun
 from stepwell.view.run_finder import RunIndex
 from stepwell.view.terminal import draw_sparkline
+from stepwell.view.trajectory_content import show_steps
 from stepwell.view.tree_chart import build_batch_tree
 
 # --- reading ---------------------------------------------------------------------------------
@@ -97,6 +98,33 @@ def test_different_images_are_not_shared_in_the_tree() -> None:
     alike, different = build_batch_tree([look("a"), look("a")]), build_batch_tree([look("a"), look("b")])
     assert alike is not None and alike.num_tokens == 5
     assert different is not None and different.num_tokens == 9  # only the token before the image is shared
+
+
+def show_prompts(*prompts: list[int], images: tuple[str, ...] = ()) -> list[tuple[int, str, list[str]]]:
+    """How steps with these prompts and the action 9 are shown; 1 is a, 2 is b, and 0 begins a message."""
+    reader = TokenReader({number: chr(96 + number) for number in range(1, 10)}, {0: "|"})
+    spans = [(ImageSpan(name * 32, start=2, length=1),) for name in images] or [()] * len(prompts)
+    steps = [Step.from_tokens(prompt, [9], images=span) for prompt, span in zip(prompts, spans, strict=True)]
+    return [
+        (step.num_shared, step.prompt, step.images)
+        for step in show_steps(steps, range(len(steps)), None, reader)
+    ]
+
+
+def test_a_prompt_that_goes_on_is_shown_from_where_it_does() -> None:
+    assert show_prompts([0, 1, 2], [0, 1, 2, 9, 0, 3]) == [(0, "|ab", []), (4, "|c", [])]
+
+
+def test_a_prompt_that_does_not_go_on_is_shown_from_the_message_that_changed() -> None:
+    """Not in the middle of its line: the line before is the context of what changed."""
+    shown = show_prompts([0, 1, 0, 2, 3, 4], [0, 1, 0, 2, 3, 5])
+    assert shown == [(0, "|a|bcd", []), (5, "|bce", [])]
+
+
+def test_an_image_that_changed_is_shown_though_its_tokens_are_the_same() -> None:
+    (_, first, _), (shared, second, images) = show_prompts([0, 1, 7, 2], [0, 1, 7, 2], images=("a", "b"))
+    assert first == second == "|a⟨image⟩b"
+    assert (shared, images) == (2, ["b" * 32])
 
 
 def test_credit_is_drawn_with_a_bar_per_advantage_and_a_dot_per_value() -> None:

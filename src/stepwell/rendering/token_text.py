@@ -37,6 +37,10 @@ class TokenReader:
             waiting, start = b"", place + 1
         return texts
 
+    def is_added(self, number: int) -> bool:
+        """Whether a token stands outside the vocabulary of texts, such as one that begins a message."""
+        return number in self._added
+
     def find_bytes(self, number: int) -> bytes:
         """The bytes that a token stands for."""
         if number in self._added:

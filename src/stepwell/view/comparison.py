@@ -127,9 +127,9 @@ def choose_colors(runs: Sequence[ViewedRun], *, as_bands: bool) -> dict[str, int
 
 
 def list_reward_parts(runs: Sequence[ViewedRun]) -> list[str]:
-    """The metrics `reward/…` that any of the runs records."""
-    names = (name for run in runs for entry in run.entries[-3:] for name in entry.values)
-    return sorted({name for name in names if name.startswith("reward/")})
+    """The metrics `reward/…` that are not 0 throughout, as a part without weight is."""
+    values = (pair for run in runs for entry in run.entries for pair in entry.values.items())
+    return sorted({name for name, value in values if value and name.startswith("reward/")})
 
 
 def draw_comparison(

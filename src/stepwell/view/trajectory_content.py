@@ -5,7 +5,8 @@
     tokenizer ──────────┘
 
 The prompt of a step is shown without the part that continues the step before: what is new is what the agent
-saw next. Credit is shown where its steps and tokens match those of the record.
+saw next. Where a prompt does not continue it, the whole message is shown in which the two first differ.
+Credit is shown where its steps and tokens match those of the record.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from stepwell.core import ArrayAction, ArrayState, Step, TextAction, TextState, TokenAction, TokenState
+from stepwell.core import (
+    ArrayAction,
+    ArrayState,
+    ImageSpan,
+    Step,
+    TextAction,
+    TextState,
+    TokenAction,
+    TokenState,
+)
 from stepwell.core.arrays import AnyArray, IntArray, count_common_prefix
 from stepwell.core.errors import StepwellError
 from stepwell.pool import Filter, Pool, StoredTrajectory, TrajectorySummary
@@ -82,7 +92,7 @@ def show_trajectory(run: ViewedRun, pool: Pool, id: str, update: int | None = No
     siblings = _find_siblings(pool, stored)
     return ShownTrajectory(
         stored,
-        _show_steps(steps, stored.numbers, record, reader),
+        show_steps(steps, stored.numbers, record, reader),
         record,
         [one.update for one in records],
         siblings,
@@ -120,38 +130,59 @@ def _find_siblings(pool: Pool, stored: StoredTrajectory) -> list[TrajectorySumma
     return list(pool.find(Filter(group=group), limit=MAX_SIBLINGS))
 
 
-def _show_steps(
+def show_steps(
     steps: Sequence[Step], numbers: Sequence[int], record: CreditRecord | None, reader: TokenReader | None
 ) -> list[ShownStep]:
+    """The steps of one trajectory, each with what is new in its prompt."""
     rows = list_step_credit(record) if record is not None else []
-    before: IntArray = np.zeros(0, np.int32)
+    before, images_before = np.zeros(0, np.int32), ()
     shown = []
     for i, step in enumerate(steps):
-        shared = 0
+        shared = start = 0
         if isinstance(step.state, TokenState):
-            shared = count_common_prefix(before, step.state.prompt_ids)
+            shared = _count_shared(before, images_before, step.state)
+            start = shared if shared == len(before) else _find_message_start(step.state, shared, reader)
             assert isinstance(step.action, TokenAction)
             before = np.concatenate([step.state.prompt_ids, step.action.action_ids])
+            images_before = step.state.images
         credit = rows[i] if i < len(rows) else None
         arrays = None if record is None else _cut_credit(record, i)
-        shown.append(_show_step(step, numbers[i], shared, credit, arrays, reader))
+        shown.append(_show_step(step, numbers[i], (shared, start), credit, arrays, reader))
     return shown
+
+
+def _count_shared(before: IntArray, images: tuple[ImageSpan, ...], state: TokenState) -> int:
+    """How many tokens of a prompt are those of the step before: ids, and the images they stand for."""
+    shared = count_common_prefix(before, state.prompt_ids)
+    changed = (new.start for old, new in zip(images, state.images, strict=False) if old != new)
+    return min([shared, *changed])
+
+
+def _find_message_start(state: TokenState, place: int, reader: TokenReader | None) -> int:
+    """Where the message begins that a place of the prompt is in; the place itself if nothing marks it."""
+    if reader is None:
+        return place
+    inside = {i for span in state.images for i in range(span.start, span.start + span.length)}
+    marks = (i for i in range(place - 1, -1, -1) if reader.is_added(int(state.prompt_ids[i])))
+    return next((i for i in marks if i not in inside), place)
 
 
 def _show_step(
     step: Step,
     number: int,
-    shared: int,
+    begins: tuple[int, int],
     credit: StepCredit | None,
     arrays: dict[str, Any] | None,
     reader: TokenReader | None,
 ) -> ShownStep:
+    """`begins` counts the tokens that are as in the step before, and those that are left out of the text."""
+    shared, start = begins
     state, action = step.state, step.action
     prompt, tokens, images = "", [], []
     if isinstance(state, TokenState) and isinstance(action, TokenAction):
-        prompt = _read_prompt(state, shared, reader)
+        prompt = _read_prompt(state, start, reader)
         tokens = show_tokens(read_texts(reader, action.action_ids), step.behavior_logprobs, arrays)
-        images = [span.image for span in state.images if span.start >= shared]
+        images = [span.image for span in state.images if span.start >= start]
     elif isinstance(state, TextState):
         messages: Any = step.info.get("messages") or ()
         prompt = "\n\n".join(f"{each.get('role', '')}: {each.get('content', '')}" for each in messages)
