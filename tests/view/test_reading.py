@@ -89,6 +89,12 @@ def test_the_tree_counts_what_is_shared() -> None:
     assert sum(b.stop - b.start for b in tree.blocks) == 9
 
 
+def test_a_large_batch_is_drawn_by_its_first_whole_trajectories() -> None:
+    steps = [Step.from_tokens([1, i], [2]) for i in range(2, 62)]
+    tree = build_batch_tree([replace(make_episode(1), steps=steps) for _ in range(5)])
+    assert tree is not None and (tree.num_trajectories, tree.num_sequences) == (2, 120)
+
+
 def test_different_images_are_not_shared_in_the_tree() -> None:
     def look(image: str) -> Trajectory:
         spans = (ImageSpan(image=image * 32, start=1, length=2),)

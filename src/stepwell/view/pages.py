@@ -203,7 +203,6 @@ def show_tree(run: ViewedRun, given: Any) -> Page:
         "run": run,
         "updates": updates,
         "update": update,
-        "num_trajectories": len(trajectories),
         "num_all": len(ids),
         "tree": tree,
         "svg": draw_batch_tree(tree) if tree else "",

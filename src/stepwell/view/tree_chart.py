@@ -42,9 +42,10 @@ class TreeBlock:
 
 @dataclass(frozen=True, slots=True)
 class BatchTree:
-    """The blocks of a batch, and what sharing saves."""
+    """The blocks of a batch, or of its first trajectories if it is large, and what sharing saves."""
 
     blocks: list[TreeBlock]
+    num_trajectories: int
     num_sequences: int
     num_tokens: int
     num_without: int
@@ -57,15 +58,20 @@ class BatchTree:
 
 def build_batch_tree(trajectories: Sequence[Trajectory]) -> BatchTree | None:
     """The tree of the steps of language agents; None if there are none."""
-    steps = [step for trajectory in trajectories for step in trajectory.steps if _has_tokens(step)]
+    found = [[step for step in trajectory.steps if _has_tokens(step)] for trajectory in trajectories]
+    ends = np.cumsum([len(steps) for steps in found])
+    num_drawn = max(1, int(np.searchsorted(ends, MAX_SEQUENCES, side="right")))
+    steps = [step for few in found[:num_drawn] for step in few]
     if not steps:
         return None
-    keys = tabulate_steps(steps[:MAX_SEQUENCES]).keys
+    keys = tabulate_steps(steps).keys
     order = sort_sequences(keys)
     shared = count_shared_lengths(keys, order)
     lengths = np.array([keys[i].size for i in order])
     blocks = _find_blocks(shared, lengths)
-    return BatchTree(blocks, len(keys), int((lengths - shared).sum()), int(lengths.sum()))
+    return BatchTree(
+        blocks, len(found[:num_drawn]), len(keys), int((lengths - shared).sum()), int(lengths.sum())
+    )
 
 
 def draw_batch_tree(tree: BatchTree, width: int = 860) -> str:
@@ -93,9 +99,14 @@ def draw_batch_tree(tree: BatchTree, width: int = 860) -> str:
     ticks = choose_ticks(0, longest, 8, whole=True)
     for tick, label in zip(ticks, format_ticks(ticks), strict=True):
         parts.append(
-            make_text(_LEFT + tick * scale, bottom + 16, label, anchor="middle" if tick else "start")
+            make_text(_LEFT + tick * scale, bottom + 16, label, anchor=_choose_anchor(tick, longest))
         )
     return make_svg(width, bottom + _AXIS, "prefix tree of the batch", parts)
+
+
+def _choose_anchor(tick: float, longest: int) -> str:
+    """Labels at the ends of the axis stay inside the picture."""
+    return "start" if not tick else "end" if tick > 0.97 * longest else "middle"
 
 
 def _has_tokens(step: Step) -> bool:
