@@ -29,7 +29,8 @@ def hold_until_killed(folder: Path, ready: Connection) -> None:
 
 def test_a_second_process_is_refused_with_the_holders_pid_and_host_until_it_dies(tmp_path: Path) -> None:
     here, there = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=hold_until_killed, args=(tmp_path, there))
+    kind = multiprocessing.get_context("fork")
+    child = kind.Process(target=hold_until_killed, args=(tmp_path, there), daemon=True)
     child.start()
     pid = here.recv()
     (tmp_path / "config.toml").write_text("")

@@ -261,14 +261,16 @@ class WorkerGroups:
     def check_weights(self) -> None:
         """Refuse generators that no longer hold what they have taken, or make other rotary tables.
 
-        What they take is compared with the trainer's by the publisher. One that died is checked when its
-        successor takes the weights.
+        What they take is compared with the trainer's by the publisher. One that is not there now is checked
+        when its successor takes the weights, and nobody waits for it.
         """
         if self._newest is not None:
             self.call(self._check_generators(read_frequencies(self._newest[1].model)))
 
     async def _check_generators(self, frequencies: Mapping[str, torch.Tensor]) -> None:
         async def check_one(generator: Any) -> None:
+            if not generator.read_health().is_alive:
+                return
             try:
                 await generator.check_weights(frequencies)
             except WeightsError as error:
