@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from stepwell.monitors import LogEntry, Monitor
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import read_summary
+from stepwell.pool import open_pool
 from stepwell.runs import run as run_module
 from stepwell.runs.evaluation.evaluate import choose_checkpoint
 from stepwell.runs.interrupts import Terminated
@@ -178,6 +180,8 @@ def test_a_renamed_and_moved_run_goes_on_bit_for_bit(whole: Path, tmp_path: Path
     assert train(resume=moved) == moved
     assert equal(state_of(whole, 4), state_of(moved, 4)) and timeless(whole) == timeless(moved)
     assert not folder.exists()
+    with closing(open_pool(moved / "pool" / "pool.db")) as pool:  # its episodes still belong to it
+        assert {entry.group.partition("/")[0] for entry in pool.find()} == {"run"}
 
 
 # --- extended and changed ---------------------------------------------------------------------------
