@@ -21,6 +21,7 @@ from stepwell.curriculum import (
     PhaseResults,
     SourcedTask,
 )
+from stepwell.curriculum.evolver import TaskEvolver
 from stepwell.curriculum.phases import take_fresh_tasks
 
 SHARE = 0.2
@@ -181,6 +182,25 @@ def test_a_phase_without_usable_tasks_repeats_the_last_one_and_says_so(tmp_path:
     assert notes[-1].endswith("phase 2 has those of the last one")
     again = make_feed(tmp_path, lambda request: held_out)
     assert again.list_tasks(4) == feed.list_tasks(4)
+
+
+def test_after_a_phase_that_left_nothing_unsolved_tasks_of_the_environment_come_again(tmp_path: Path) -> None:
+    notes: list[str] = []
+    feed = PhasedFeed(
+        TASKS[:6],  # all were played in phase 1
+        PhaseFiles(tmp_path),
+        TaskEvolver(lambda task, relation, rng: None),
+        generator="evolve",
+        tasks_per_update=2,
+        updates_per_phase=3,
+        seed=5,
+        held_out_share=SHARE,
+        read_results=lambda phase, tasks: PhaseResults(solved=tuple(tasks)),
+        screen=lambda tasks: [],
+        note=notes.append,
+    )
+    assert {task.id for update in (4, 5, 6) for task in feed.list_tasks(update)} == {t.id for t in TASKS[:6]}
+    assert "phase 1 left no task unsolved: tasks of the environment again" in notes
 
 
 def test_a_changed_or_missing_phase_is_noticed(tmp_path: Path) -> None:

@@ -135,7 +135,11 @@ class PhasedFeed:
             selection.add_all(self._check_made(1, take_fresh_tasks(request)))
         else:
             results = self._read_results(phase - 1, self._load_phase(phase - 1).tasks)
-            self._select_made(selection, self._make_request(phase, fresh, results))
+            request = self._make_request(phase, fresh, results)
+            self._select_made(selection, request)
+            if not (selection.kept or selection.dropped or results.failed):  # nothing to make tasks from
+                self._note(f"phase {phase - 1} left no task unsolved: tasks of the environment again")
+                selection.kept = list(take_fresh_tasks(request))
         if selection.kept:
             self._files.write_phase(phase, selection.kept, selection.dropped)
             self._note(self._describe_selection(phase, selection))
