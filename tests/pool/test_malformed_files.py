@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 from tests.pool.made import dialogue, step, trajectory
 from tests.properties import IS_THOROUGH
 
@@ -179,6 +181,23 @@ def test_only_our_own_error_with_the_lines_number_comes_of_any_mutation(
         assert other.import_(tmp_path / "again.jsonl") == pool.count()
 
 
+def test_a_whole_number_beyond_64_bits_is_refused_with_its_line_or_read(
+    pool: Pool, lines: list[str], tmp_path: Path
+) -> None:
+    line, file = next(line for line in lines if '"id":"token"' in line), tmp_path / "x.jsonl"
+    for number, at in enumerate(place for place in places(json.loads(line)) if place):
+        form = {**json.loads(line), "id": f"n{number}", "group": ""}
+        owner = form
+        for key in at[:-1]:
+            owner = owner[key]
+        owner[at[-1]] = 2**80
+        file.write_text(json.dumps(form))
+        try:
+            assert pool.import_(file) == 1, at
+        except InputError as error:
+            assert re.search(r"x\.jsonl, line 1: ", str(error)), at
+
+
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
@@ -237,6 +256,24 @@ def test_a_packed_file_that_is_cut_short_or_damaged_is_refused(
         with pytest.raises(InputError, match=r"x\.jsonl\.gz, line \d"):
             pool.import_(tmp_path / "x.jsonl.gz")
     assert pool.count() == 0
+
+
+def test_a_row_of_another_program_and_a_damaged_image_beside_a_file_are_refused_with_their_place(
+    pool: Pool, tmp_path: Path
+) -> None:
+    parquet.write_table(pyarrow.table({"task": ["x"], "steps": [[]]}), tmp_path / "x.parquet")
+    with pytest.raises(InputError, match=r"x\.parquet, row 1: not in the format of `export`"):
+        pool.import_(tmp_path / "x.parquet")
+    image = pool.blobs.put_image(np.zeros((2, 2, 3), np.uint8))
+    pool.add([trajectory("a", [Step.from_tokens([5, 5], [7], images=(ImageSpan(image, 0, 2),))])])
+    pool.export(tmp_path / "y.jsonl")
+    (blob,) = (tmp_path / "y.jsonl.images").glob("*/*")
+    blob.write_bytes(b"?")
+    with (
+        open_pool(tmp_path / "other.db") as other,
+        pytest.raises(InputError, match=r"y\.jsonl, line 1: blob .* is damaged"),
+    ):
+        other.import_(tmp_path / "y.jsonl")
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

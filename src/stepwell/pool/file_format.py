@@ -212,14 +212,14 @@ def _decode_outcome(document: Mapping[str, Any]) -> OutcomeEntry:
 def _decode_step(document: Mapping[str, Any]) -> Step:
     if document.get("record") is not None:
         step = decode_step(_decode_bytes(document["record"]))
-        return replace(step, reward=document["reward"], reward_parts=dict(document["reward_parts"]))
+        return replace(step, reward=_read_reward(document), reward_parts=dict(document["reward_parts"]))
     state = _decode_state(document)
     assert isinstance(state, TokenState)
     return Step(
         state=state,
         action=TokenAction(np.asarray(document["action_ids"], np.int32), document["text"]),
         behavior_logprobs=np.asarray([float(value) for value in document["behavior_logprobs"]], np.float32),
-        reward=document["reward"],
+        reward=_read_reward(document),
         reward_parts=dict(document["reward_parts"]),
         sampling=Sampling(
             document["temperature"],
@@ -231,6 +231,11 @@ def _decode_step(document: Mapping[str, Any]) -> Step:
         anchor=document["anchor"],
         info=document["info"],
     )
+
+
+def _read_reward(document: Mapping[str, Any]) -> float | None:
+    reward = document["reward"]
+    return None if reward is None else float(reward)  # another program may write a whole number
 
 
 def _decode_state(document: Mapping[str, Any] | None) -> State | None:
