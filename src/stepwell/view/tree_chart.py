@@ -105,7 +105,7 @@ def draw_batch_tree(tree: BatchTree, width: int = 860) -> str:
 
 
 def _choose_anchor(tick: float, longest: int) -> str:
-    """Labels at the ends of the axis stay inside the picture."""
+    """Labels at the ends of the axis stay inside the drawing."""
     return "start" if not tick else "end" if tick > 0.97 * longest else "middle"
 
 
