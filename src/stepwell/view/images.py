@@ -35,7 +35,7 @@ def make_frame(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
 
 
 def make_episode_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
-    """A robot's episode as a film; `form=gif` asks for a GIF, `again=1` to play it again in the simulator."""
+    """A robot's episode as a film; `again=1` plays it again in the simulator, for `form` see `_film`."""
     if run.pool is not None and given.get("again"):
         frames = simulate_frames(run, run.pool.get(given.get("id", "")))
     else:
@@ -45,7 +45,7 @@ def make_episode_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, 
 
 
 def make_replay_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
-    """A replay of the run's report as a film; `form=gif` asks for a GIF, `form=still` for its first image."""
+    """A replay of the run's report as a film."""
     replays = load_replays(run.folder / FILE_NAME)
     number = given.get("number", "0")
     if not number.isdigit() or int(number) >= len(replays):
@@ -54,6 +54,7 @@ def make_replay_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, s
 
 
 def _film(replay: Replay, given: Mapping[str, str]) -> tuple[bytes, str]:
+    """A film; `form=gif` asks for a GIF, `form=still` for the first image."""
     stills = [frame.image_png for frame in replay.frames if frame.image_png is not None]
     if given.get("form") == "still" and stills:
         return stills[0], "image/png"
