@@ -3,7 +3,7 @@
     python benchmarks/dry_run_times.py                      # every preset and list, three times
     python benchmarks/dry_run_times.py --presets demo web   # these presets, added to the result that is there
     python benchmarks/dry_run_times.py --presets            # only the lists
-    python benchmarks/dry_run_times.py --table              # what docs/figures.md shows of the result
+    python benchmarks/dry_run_times.py --table              # the result as a table
 
 Run it on a quiet machine: the aim is under two seconds each. A preset that cannot be planned there is noted
 with its message. The first start of all, which reads the files of the packages from disk, is not counted.

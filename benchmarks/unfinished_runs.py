@@ -63,7 +63,7 @@ def compare_variants(folders: Sequence[Path], ours: str, theirs: str) -> dict[st
     end = min(max(updates) for of_variant in chosen.values() for updates in of_variant)
     begin = max(1, end - WINDOW + 1)
     means = {
-        name: [[_average(updates, "success", begin, end + 1) or 0.0] for updates in of_variant]
+        name: [[fmean(updates[u]["success"] for u in range(begin, end + 1))] for updates in of_variant]
         for name, of_variant in chosen.items()
     }
     found = compare_pairs(means[ours], means[theirs])
@@ -71,8 +71,8 @@ def compare_variants(folders: Sequence[Path], ours: str, theirs: str) -> dict[st
         "pair": f"{ours} against {theirs}",
         "seeds": seeds,
         "updates": [begin, end],
-        ours: [row[0] for row in means[ours]],
-        theirs: [row[0] for row in means[theirs]],
+        ours: [round(row[0], 4) for row in means[ours]],
+        theirs: [round(row[0], 4) for row in means[theirs]],
         "difference": round(found.mean, 4),
         "interval": None if found.low is None else [round(found.low, 4), round(found.high or 0.0, 4)],
     }
