@@ -235,4 +235,4 @@ def test_declarations_read_from_source_are_those_of_the_functions(
 
 def test_names_that_recipes_may_use_are_those_of_the_functions() -> None:
     assert tuple(losses.VALUE_LOSSES) == VALUE_LOSS_NAMES
-    assert tuple(kl.ESTIMATORS) == (*KL_ESTIMATORS, "full")  # which no recipe can use
+    assert tuple(kl.ESTIMATORS) == KL_ESTIMATORS

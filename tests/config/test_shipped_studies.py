@@ -73,18 +73,21 @@ def test_a_dry_run_names_the_runs_and_makes_no_folder(
     monkeypatch.chdir(tmp_path)
     Path("small.toml").write_text(SMALL)
     assert main(["study", "small.toml", "--dry-run", "--only", "lake-*-seed0"]) == 0
-    first, lake, boxes, *runs = capsys.readouterr().out.splitlines()
+    first, lake, *runs = capsys.readouterr().out.splitlines()
     assert first == "small: 3 of 15 runs, in runs/study-small"
-    assert lake.startswith(
-        "  lake: 3 seeds × 256 held-out tasks × 1 attempts: finds differences in success from"
-    )
-    assert boxes.startswith("  boxes: 3 seeds")  # what the whole study can detect, whatever `--only` chooses
+    assert lake.startswith("  lake: 1 seed × 256 held-out tasks × 1 attempt: no difference")
     assert [run.split() for run in runs] == [
         ["lake-steppo-seed0", "steppo,", "4", "updates,", "waiting"],
         ["lake-grpo-seed0", "grpo,", "4", "updates,", "waiting"],
         ["lake-low-seed0", "steppo,", "4", "updates,", "waiting"],
     ]
     assert list(tmp_path.iterdir()) == [tmp_path / "small.toml"]
+    assert main(["study", "small.toml", "--dry-run"]) == 0
+    _, lake, boxes, *_ = capsys.readouterr().out.splitlines()
+    assert lake.startswith(
+        "  lake: 3 seeds × 256 held-out tasks × 1 attempt: finds differences in success from"
+    )
+    assert boxes.startswith("  boxes: 3 seeds")
     assert main(["study", "small.toml", "--dry-run", "--only", "lak-seed"]) == 2
     assert "no run's name matches 'lak-seed'" in capsys.readouterr().err
 

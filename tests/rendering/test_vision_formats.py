@@ -172,7 +172,7 @@ def test_damaged_and_unknown_directories_are_refused_with_the_reason(tmp_path: P
     config: dict[str, Any] = {"model_type": "paligemma", "vision_config": {}}
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"of type 'paligemma'.*sees with llava"):
+    with pytest.raises(ModelError, match=r"of type 'paligemma'; supported types: llava"):
         load_image_format(tmp_path)
     build_tokenizer().save_pretrained(tmp_path)
     config["model_type"] = "llava"

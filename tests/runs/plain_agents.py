@@ -31,7 +31,8 @@ def waits_for_an_update(task: Any, base_url: str, seed: int) -> float:
     """Two calls; those of group 5 have an update in between."""
     ask(base_url, "Start.")
     metrics, until = Path(os.environ["PLAIN_AGENT_METRICS"]), time.monotonic() + 60
-    while "-g5-" in base_url and '"update"' not in metrics.read_text() and time.monotonic() < until:
+    updated = '"kind": "update"'
+    while "-g5-" in base_url and updated not in metrics.read_text() and time.monotonic() < until:
         time.sleep(0.02)
     ask(base_url, "Go on.")
     return float(seed % 2)

@@ -39,10 +39,10 @@ def test_what_is_typical_is_never_above_what_is_possible(settings: tuple[str, ..
 
 @pytest.mark.parametrize("preset", ["frozenlake", "sokoban"])
 def test_a_preset_is_planned_in_thirty_readable_lines(preset: str) -> None:
-    text = plan_run(load_config(preset, ["train.num_tasks=64", "eval.num_tasks=16"]))
+    text = plan_run(load_config(preset, ["train.num_tasks=32", "eval.num_tasks=16"]))
     lines = text.splitlines()
     assert len(lines) <= 30 and max(map(len, lines)) <= 150
-    assert f"{preset}: 64 training tasks, 16 held out" in text
+    assert f"{preset}: 32 training tasks, 16 held out" in text
     assert "tiny-0.3m: 301,664 parameters, all are trained; float32 on cpu" in text
     assert "steppo: credit step_gae(gamma=0.99, lam=1.0), whitened over steps" in text
     assert "128 trajectories = 32 tasks x 4, played 128 at a time" in text

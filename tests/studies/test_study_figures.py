@@ -265,7 +265,7 @@ def test_a_study_says_before_it_runs_what_it_can_detect(tmp_path: Path) -> None:
     (guessed,) = describe_power(runs)
     smallest = compute_detectable_difference(3, *size)
     assert smallest is not None and f"from {smallest:.2f} on" in guessed
-    assert guessed.startswith(f"lake: 3 seeds × {size[0]} held-out tasks × {size[1]} attempts")
+    assert guessed.startswith(f"lake: 3 seeds × {size[0]} held-out tasks × {size[1]} attempt")
     assert f"apart by {SEED_SPREAD:.2f}, as a careful guess" in guessed
 
     def earlier(wobble: float) -> list[RunResult]:

@@ -111,7 +111,7 @@ class Progress:
 
     def _find_last_update(self) -> int:
         """The number of updates of the run; fewer where its limit of environment steps comes sooner."""
-        limit = (self.info.config.get("train") or {}).get("max_env_steps")
+        limit: int | None = (self.info.config.get("train") or {}).get("max_env_steps")
         if not limit or not self.env_steps or not self.update:
             return self.info.num_updates
         more = math.ceil(max(limit - self.env_steps, 0) * self.update / self.env_steps)

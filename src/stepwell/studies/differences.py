@@ -31,7 +31,10 @@ def describe_power(runs: Sequence[PlannedRun], earlier: Sequence[RunResult] = ()
         num_seeds = min(counts)
         held_out = min((run.config.eval for run in mine), key=lambda e: e.num_tasks * e.samples_per_task)
         size = (num_seeds, held_out.num_tasks, held_out.samples_per_task)
-        size_text = f"{env}: {size[0]} seeds × {size[1]} held-out tasks × {size[2]} attempts"
+        seeds, attempts = (
+            f"{n} {word}{'s' * (n != 1)}" for n, word in ((size[0], "seed"), (size[2], "attempt"))
+        )
+        size_text = f"{env}: {seeds} × {size[1]} held-out tasks × {attempts}"
         found = _measure_spread(earlier, env, size[1] * size[2])
         spread = SEED_SPREAD if found is None else found
         source = "as a careful guess from our own studies" if found is None else "as the finished runs show"

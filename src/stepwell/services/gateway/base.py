@@ -27,9 +27,11 @@ _MIN_CHECK_S, _MAX_CHECK_S = 0.05, 5.0
 class BaseGateway:
     """The sessions of one pool, and the watch over them."""
 
-    def __init__(self, pool: Pool, config: GatewayConfig | None, *, prompt_extra: str = "") -> None:
+    def __init__(
+        self, pool: Pool, config: GatewayConfig | None, *, prompt_extra: str = "", tags: Sequence[str] = ()
+    ) -> None:
         self.config = config or GatewayConfig()
-        self.registry = SessionRegistry(pool, self.config, prompt_extra)
+        self.registry = SessionRegistry(pool, self.config, prompt_extra, tags)
         self.loop: asyncio.AbstractEventLoop | None = None  # for callers in other threads
         self._watch: asyncio.Task[None] | None = None
 

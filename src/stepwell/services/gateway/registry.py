@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -49,12 +49,15 @@ class SessionOptions:
 class SessionRegistry:
     """The sessions of one gateway. Lives on one event loop."""
 
-    def __init__(self, pool: Pool, config: GatewayConfig, prompt_extra: str) -> None:
+    def __init__(
+        self, pool: Pool, config: GatewayConfig, prompt_extra: str, tags: Iterable[str] = ()
+    ) -> None:
         self.pool = pool
         self.config = config
         self.sessions: dict[str, GatewaySession] = {}
         self.num_finished = 0
         self._prompt_extra = prompt_extra
+        self._tags = (TAG, *tags)
         self._threads = ThreadPoolExecutor(config.num_pool_threads, "stepwell-pool")
         self._opening: dict[str, asyncio.Task[GatewaySession]] = {}
         self._current: dict[str, str] = {}  # by key: the open session of callers that name none
@@ -292,7 +295,7 @@ class SessionRegistry:
                 group_size=options.group_size,
                 channel=options.channel or self.config.channel,
                 source={"service": TAG, "key": key_name},
-                tags=(TAG, *options.tags),
+                tags=(*self._tags, *options.tags),
             )
         except InputError as error:
             raise ServiceError(ErrorKind.INVALID, f"the session cannot be started: {error}") from error
