@@ -143,7 +143,7 @@ import os, sys
 from stepwell.core.child_process import ChildProcess
 from stepwell.core.fork_server import list_servers
 (server,) = list_servers()
-child = ChildProcess([sys.executable, "-m", "sleeper"], imports=["decimal"], pipe_output=True)
+child = ChildProcess([sys.executable, "-m", "sleeper"], imports=["colorsys"], pipe_output=True)
 assert child.stdout.readline() == b"here\\n" and list_servers() == [server]
 print(server, child.pid, child.kill(), flush=True)
 sys.stdin.read()
@@ -178,7 +178,7 @@ def test_a_server_ends_with_its_parent() -> None:
     code = (
         "import sys; from stepwell.core.child_process import ChildProcess\n"
         "from stepwell.core.fork_server import list_servers\n"
-        "child = ChildProcess([sys.executable, '-m', 'sleeper'], imports=['decimal'])\n"
+        "child = ChildProcess([sys.executable, '-m', 'sleeper'], imports=['colorsys'])\n"
         "print(*list_servers(), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
