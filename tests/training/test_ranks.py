@@ -36,6 +36,7 @@ from stepwell.policies import CausalLMPolicy
 from stepwell.training import Trainer, TrajectoryMinibatch, rank_launch, rank_memory
 from stepwell.training.policy import Policy
 from stepwell.training.rank_share import RankShare, cut_for_ranks, deal_rounds
+from stepwell.training.ranks import Ranks
 
 CPU = torch.device("cpu")
 
@@ -302,6 +303,33 @@ def test_a_run_goes_on_from_its_last_update_after_a_rank_was_killed(then: OnDead
                 os.kill(together.rank_pids[1], signal.SIGKILL)
             together.update(batch)
         assert together.ranks.size == (2 if then == "shrink" else 3)
+        assert_same_weights(alone, together, 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["check_weights", "collect_state", "collect_weights"])
+def test_an_update_whose_rank_is_killed_while_its_results_are_fetched_is_made_once(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = robot("token", dtype="float64")
+    batch = episodes(made)
+    fetch, killed = getattr(Ranks, method), []
+
+    def kill_and_fetch(ranks: Ranks, **given: bool) -> object:
+        if not killed and (given or method != "check_weights"):  # an update begins with a check too
+            killed.append(ranks.peers[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+        return fetch(ranks, **given)
+
+    monkeypatch.setattr(Ranks, method, kill_and_fetch)
+    with (
+        trainer(copy.deepcopy(made), "grpo", 1) as alone,
+        trainer(copy.deepcopy(made), "grpo", 2, then="wait") as together,
+    ):
+        for _ in range(2):
+            alone.update(batch)
+            together.update(batch)
+        assert killed and together.num_done == 2
         assert_same_weights(alone, together, 1e-6)
 
 

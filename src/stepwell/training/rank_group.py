@@ -121,10 +121,12 @@ class RankGroup:
     def _take_over(self) -> None:
         ranks = self.start()
         ranks.check_weights(have_changed=True)
-        ranks.collect_weights()
+        state = None if self.on_dead_rank == "stop" else ranks.collect_state()
+        ranks.collect_weights()  # the last thing that a death can undo: an update that runs again has both
         self._is_state_behind = True
-        if self.on_dead_rank != "stop":
-            self.collect_state()
+        if state is not None:
+            self.optimizer.load_named_state(state)
+            self._is_state_behind = False
 
     def _replace_ranks(self) -> None:
         """Forget the ranks of the failed update; the launcher may have fewer from now on."""

@@ -157,8 +157,10 @@ class Trainer:
         """
         self._replay_teaches_critic, self._keep_credit = replay_teaches_critic, keep_credit
         self._check_positions = check_positions
+        num_done = self.num_done
 
         def run() -> dict[str, float]:
+            self.num_done = num_done  # the ranks may have lost what it came to, and it runs again
             return self._run_update(trajectories, check_parity, version, trained_steps or {})
 
         return run() if self.ranks is None else self.ranks.run_update(run)
