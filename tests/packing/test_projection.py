@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from stepwell.algos.kl import full
 from stepwell.packing import projection, token_scores
 from stepwell.packing.projection import HeadInputs, project_scores
+from stepwell.packing.scores import compute_row_kls
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 NEEDS_INTERPRETER = pytest.mark.skipif(not INTERPRETED, reason="needs TRITON_INTERPRET=1")
@@ -157,6 +158,21 @@ def test_a_word_that_the_policy_excludes_adds_nothing_to_the_full_kl(few_rows) -
     ours, theirs = (compare_and_pull(case, chunked=chunked) for chunked in (True, False))
     assert all(bool(part.isfinite().all()) for part in ours[:3])
     assert_close(ours[:3], theirs[:3], 1e-12)
+
+
+@pytest.mark.parametrize("excludes_too", [False, True])
+def test_a_word_that_is_excluded_leaves_the_gradient_of_a_kl_of_all_logits_finite(excludes_too: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    ours, theirs = (torch.randn(3, 5, generator=draw, dtype=torch.float64) for _ in range(2))
+    ours[:, 2] = -torch.inf
+    if excludes_too:
+        theirs[:, 2] = -torch.inf
+    ours.requires_grad_()
+    inverse = torch.tensor([1.0, 2.0, 0.5])
+    found = compute_row_kls(ours, theirs, inverse)
+    expected = full(ours * inverse[:, None], theirs * inverse[:, None])
+    pulls = [torch.autograd.grad(kls.sum(), ours)[0] for kls in (found, expected)]
+    assert_close([found, pulls[0]], [expected, pulls[1]], 1e-12)
 
 
 @NEEDS_INTERPRETER

@@ -89,7 +89,8 @@ def compute_row_kls(logits: Tensor, others: Tensor, inverse_temperatures: Tensor
     scale = inverse_temperatures.to(wide)[:, None]
     ours, theirs = ((side.to(wide) * scale).log_softmax(1) for side in (logits, others.detach()))
     weights = ours.exp()
-    return torch.where(weights > 0, weights * (ours - theirs), 0).sum(1)
+    gaps = torch.where(weights > 0, ours - theirs, 0)  # before the product: its gradient may have no 0 * inf
+    return (weights * gaps).sum(1)
 
 
 def _multiply_rows(a: Tensor, b: Tensor) -> Tensor:
