@@ -25,7 +25,8 @@ Choices made here where the sources leave them open:
 * `awr`: β = 1 on whitened advantages, so the default `max_weight` of 20 cuts at three standard deviations
   whatever the scale of the reward.
 * KL estimators where the table names none: k1 in rewards (unbiased, free, and no gradient passes through it),
-  k3 in losses (unbiased and never negative). `full` is refused: the trainer keeps no whole distributions.
+  k3 in losses (unbiased and never negative). `full` has no sampling noise; it costs a pass of the reference
+  in every pass of the policy.
 * `reinforce++`: γ = 0.99 per token, as the study that compares it with StepPO has it. Its own source sums
   rewards without a discount, which is `recipe.credit.gamma=1`.
 * `turn-ppo` reads V(s_t): a value after the action is no baseline for it. `recipe.credit.site="end"` is the

@@ -10,7 +10,7 @@ with the positions that its own packing gives the same tokens.
 Invariants
 * A place that was not computed for the request in its slot has position -1, which no trainer gives; so has
   one whose key was computed from another token than the request's.
-* Nothing waits for the device before a request leaves.
+* What a pass has computed is noted without waiting for it; only a request that leaves reads its row.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     prepare_critics         link and number of critics, as the recipe wants them
     check_frozen_start      whether the critic can be taught alone at first
-    compute_critic_targets          what a warm start teaches the critic
+    compute_critic_targets  what a warm start teaches the critic
     compute_critic_loss     squared error or cross-entropy, as the link says
     read_instruction_values, teach_instructions     DigiRL's second critic
 
