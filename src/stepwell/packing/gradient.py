@@ -293,9 +293,10 @@ class FiniteCheck:
     """Checks outputs and loss for NaN: computed on their device, read on demand."""
 
     def __init__(self, outputs: Outputs, loss: Tensor | None = None) -> None:
-        checked = dict(zip(_NAMES, (*outputs.list_all(), loss), strict=True))
-        self._names = [name for name, tensor in checked.items() if tensor is not None]
-        self._is_bad = torch.stack([checked[name].detach().isnan().any() for name in self._names])
+        tensors = zip(_NAMES, (*outputs.list_all(), loss), strict=True)
+        checked = {name: tensor for name, tensor in tensors if tensor is not None}
+        self._names = list(checked)
+        self._is_bad = torch.stack([tensor.detach().isnan().any() for tensor in checked.values()])
 
     def require_finite(self) -> None:
         """Raise an error for NaN, before it reaches a caller or, through a gradient, the weights."""

@@ -135,7 +135,8 @@ def show_steps(
 ) -> list[ShownStep]:
     """The steps of one trajectory, each with what is new in its prompt."""
     rows = list_step_credit(record) if record is not None else []
-    before, images_before = np.zeros(0, np.int32), ()
+    before = np.zeros(0, np.int32)
+    images_before: tuple[ImageSpan, ...] = ()
     shown = []
     for i, step in enumerate(steps):
         shared = start = 0

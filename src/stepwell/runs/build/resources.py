@@ -48,6 +48,10 @@ class RunResources:
     def recipe(self) -> Recipe:
         """The recipe that settings name. The user's own reward parts count in every recipe."""
         recipe = resolve_recipe(self.config.recipe)
+        if len(self.config.workers.trainers.devices) > 1 or self.config.train.sharding == "full":
+            from stepwell.training.ranked_policy import refuse_full_kl
+
+            refuse_full_kl(recipe)
         own = tuple(part.name for part in self.config.rewards.parts)
         return replace(recipe, reward_parts=(*(recipe.reward_parts or ("task",)), *own)) if own else recipe
 
