@@ -314,6 +314,7 @@ def test_a_run_is_followed_and_controlled_while_it_trains(browser: Any, tmp_path
             page.goto(f"{url}/?token={TOKEN}")
             page.goto(f"{url}/run/live")
             page.wait_for_selector("#training svg")  # appears without a reload
+            page.locator(".live.on", has_text="live").wait_for()
             page.get_by_role("button", name="Pause").click()
             page.get_by_role("button", name="Resume").wait_for()
             take_shot(page, "controls")
@@ -333,6 +334,7 @@ def test_a_run_is_followed_and_controlled_while_it_trains(browser: Any, tmp_path
             page.get_by_role("button", name="Stop after this update").click()
             thread.join(120)
             page.locator(".badge.interrupted").wait_for()
+            page.locator(".live:not(.on)", has_text="interrupted").wait_for()
     finally:
         stop()
         view.close()

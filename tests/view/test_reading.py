@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,12 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from tests.view.made_runs import make_episode
+from tests.view.made_runs import make_episode, write_run
 
 from stepwell.core import ImageSpan, Step, Trajectory
 from stepwell.core.errors import InputError
+from stepwell.monitors.summary import Summary, write_summary
 from stepwell.pool.credit_records import StepCredit
 from stepwell.rendering.token_text import TokenReader, map_byte_letters
+from stepwell.runs.run_lock import hold_run_folder
+from stepwell.view.app import ViewApp
 from stepwell.view.comparison import Track, align_tracks, thin_track
 from stepwell.view.credit_chart import draw_credit_chart
 from stepwell.view.run_files import MetricTail, ViewedRun
@@ -152,5 +157,54 @@ def test_sparklines_have_the_extremes() -> None:
     assert draw_sparkline([float("nan")]) == ""
 
 
-def test_a_finished_run_has_its_ending_as_state(folder: Path) -> None:
-    assert ViewedRun("one", folder / "one").state == "unfinished"
+def hold_until_killed(folder: Path, ready: Connection) -> None:
+    with hold_run_folder(folder):
+        ready.send("held")
+        ready.recv()
+
+
+def test_a_run_without_a_summary_is_running_as_long_as_its_process_is_there(tmp_path: Path) -> None:
+    run = ViewedRun("one", write_run(tmp_path, num_episodes=0))
+    assert run.state == "unfinished"
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=hold_until_killed, args=(run.folder, there))
+    child.start()
+    here.recv()
+    assert run.state == "running"
+    child.kill()
+    child.join()
+    assert run.state == "unfinished"
+
+
+def test_a_run_that_is_resumed_runs_and_then_has_its_ending_as_state(tmp_path: Path) -> None:
+    run = ViewedRun("one", write_run(tmp_path, num_episodes=0))
+    summary = Summary(0.1, None, 10, 1.0, 0, "steppo", "lake", status="interrupted")
+    write_summary(run.folder, summary)
+    assert run.state == "interrupted"
+    with hold_run_folder(run.folder):
+        assert run.state == "running"
+        write_summary(run.folder, replace(summary, status="stopped_early"))
+        assert run.state == "stopped early"
+    assert run.state == "stopped early"
+
+
+def test_the_stamp_says_whether_runs_are_live(tmp_path: Path) -> None:
+    write_run(tmp_path, "one", 0)
+    write_summary(tmp_path / "one", Summary(0.1, 0.9, 10, 1.0, 0, "steppo", "lake"))
+    write_run(tmp_path, "two", 4)
+    places = [str(tmp_path), str(tmp_path / "two" / "pool")]
+    view = ViewApp(places, token=None)
+
+    def read_states(*names: str) -> tuple[bool, str]:
+        reply = client.get("/stamp", params={"run": names}).json()
+        return reply["is_live"], reply["states"]
+
+    with TestClient(view.app, base_url="http://127.0.0.1") as client:
+        assert read_states("one") == (False, "finished")
+        assert read_states("two") == (False, "unfinished")
+        assert read_states("pool") == (False, "")
+        assert read_states("one", "two") == (False, "0 of 2 live")
+        with hold_run_folder(tmp_path / "two"):
+            assert read_states("two") == (True, "live")
+            assert read_states("one", "two") == (True, "1 of 2 live")
+    view.close()

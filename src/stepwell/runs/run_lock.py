@@ -3,7 +3,8 @@
     runs/NAME/.lock     {"pid": 4711, "host": "node7", "since": "2026-01-31 12:00:00"}
 
 The kernel holds the lock (`flock`) and releases it when the process ends, however it ends. Only the file is
-left behind, never the lock. Reading a run (`eval`, `report`, `play`) needs no lock.
+left behind, never the lock; it is empty where the process could still empty it. Reading a run (`eval`,
+`report`, `play`, `view`) needs no lock.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO
@@ -42,7 +43,24 @@ def hold_run_folder(folder: Path) -> Iterator[None]:
         file.flush()
         yield
     finally:
+        with suppress(OSError):
+            file.truncate(0)
         file.close()
+
+
+def find_process(folder: Path, *, since: Path) -> int | None:
+    """The process of this machine that trains in a folder; where the file `since` is newer, it has ended."""
+    path = folder / LOCK_FILE
+    try:
+        holder = json.loads(path.read_text(encoding="utf-8"))
+        is_over = since.exists() and since.stat().st_mtime_ns > path.stat().st_mtime_ns
+        if is_over or holder["host"] != socket.gethostname():
+            return None
+        with suppress(PermissionError):  # another user's process
+            os.kill(holder["pid"], 0)
+        return int(holder["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _lock_folder(folder: Path) -> IO[str]:

@@ -30,7 +30,7 @@ from stepwell.runs.control import send_command
 from stepwell.services.hosts import HostCheck
 from stepwell.view import images, pages
 from stepwell.view.access import ViewAccess
-from stepwell.view.run_files import ViewedRun
+from stepwell.view.run_files import ViewedRun, describe_states
 from stepwell.view.run_finder import RunIndex
 from stepwell.view.templates import compile_pages, get_templates, render_page
 
@@ -101,12 +101,16 @@ class ViewApp:
         return JSONResponse(reply)
 
     def describe_stamp(self, request: Request) -> Response:
-        """A short text that changes when a page of these runs would change."""
+        """A short text that changes when a page of these runs would change, and whether they are live."""
         self.shelf.refresh()
         names = request.query_params.getlist("run") or list(self.shelf.runs)
         known = [self.shelf.runs[name].stamp for name in names if name in self.shelf.runs]
         digest = hashlib.blake2b("\n".join([*known, str(len(self.shelf.runs))]).encode(), digest_size=8)
-        return JSONResponse({"stamp": digest.hexdigest()})
+        states = [stamp.rpartition("|")[2] for stamp in known]
+        is_live = "running" in states
+        return JSONResponse(
+            {"stamp": digest.hexdigest(), "is_live": is_live, "states": describe_states(states)}
+        )
 
     def serve_static(self, request: Request) -> Response:
         kind = STATIC.get(request.path_params["name"])

@@ -16,6 +16,7 @@ import json
 import threading
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,9 +26,11 @@ from stepwell.core.errors import EncodingError, StepwellError
 from stepwell.monitors.base import LogEntry
 from stepwell.monitors.jsonl import FILE_NAME as METRICS
 from stepwell.monitors.jsonl import decode_line
+from stepwell.monitors.summary import FILE_NAME as SUMMARY
 from stepwell.monitors.summary import Summary, read_summary
 from stepwell.pool import Pool, open_pool
 from stepwell.runs.control import read_status
+from stepwell.runs.run_lock import find_process
 from stepwell.view.text_index import TextIndex
 
 _STATUS_AGE_S = 1.0
@@ -138,11 +141,13 @@ class ViewedRun:
 
     @property
     def state(self) -> str:
-        """`running`, `paused`, how it ended, or `unfinished`."""
+        """`running`, `paused`, how it ended, or `unfinished`: nothing runs here, and it left no summary."""
         if self.is_pool_only:
             return "pool"
         if (status := self.status) is not None:
             return "paused" if status.get("is_paused") else "running"
+        if find_process(self.folder, since=self.folder / SUMMARY) is not None:
+            return "running"  # it starts, or writes its report
         summary = self.summary
         return summary.status.replace("_", " ") if summary else "unfinished"
 
@@ -150,7 +155,7 @@ class ViewedRun:
     def stamp(self) -> str:
         """Changes when something changed."""
         parts = []
-        for name in (METRICS, "summary.json", "timeline.json", "pool/pool.db-wal", "pool/pool.db"):
+        for name in (METRICS, SUMMARY, "timeline.json", "pool/pool.db-wal", "pool/pool.db"):
             path = self.folder / name
             parts.append(str(path.stat().st_mtime_ns) if path.exists() else "-")
         return "|".join([*parts, self.state])
@@ -200,6 +205,14 @@ class ViewedRun:
             self.texts.close()
         if "pool" in self.__dict__ and self.pool is not None:
             self.pool.close()
+
+
+def describe_states(states: Sequence[str]) -> str:
+    """The states of a page's runs in a few words: `live`, `finished`, `1 of 2 live`; of pools nothing."""
+    num_live, kinds = states.count("running"), set(states) - {"pool"}
+    if len(kinds) == 1:
+        return "live" if num_live else kinds.pop()
+    return f"{num_live} of {len(states)} live" if kinds else ""
 
 
 def read_study(folder: Path) -> dict[str, Any] | None:
