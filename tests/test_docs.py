@@ -197,6 +197,12 @@ def test_no_command_hides_in_a_block_that_is_not_run() -> None:
                 assert not re.search(r"^(import|from) \w+", block.text, flags=re.MULTILINE), page
 
 
+def test_the_demo_prints_the_same_on_every_page_that_shows_it() -> None:
+    pages = [(ROOT / name).read_text() for name in ("README.md", "docs/start.md")]
+    shown = [re.findall(r"```\n(before training: .*?)```", page, re.DOTALL) for page in pages]
+    assert len(shown[0]) == 1 and shown[0] == shown[1]
+
+
 def list_headings(page: Path) -> set[str]:
     """The headings of a page, as links name them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
