@@ -17,7 +17,8 @@ from tests.sources import read_sources
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SOURCE = Path(__file__).parent.parent.parent / "src"
-NOTEBOOKS = ("own_environment", "own_credit_and_reward")
+NOTEBOOKS = {"own_environment": 24, "own_credit_and_reward": 4, "text_agent": 30}
+"""Each with the updates of its run."""
 MAX_IMAGE_BYTES = 100_000
 
 
@@ -43,7 +44,7 @@ def test_a_notebook_is_kept_with_the_outputs_of_a_whole_run(name: str) -> None:
     images = images_of(notebook)
     assert images and all(len(image) < MAX_IMAGE_BYTES for image in images)
     shown = str(outputs_of(notebook))
-    assert ("update 24/24" if name == "own_environment" else "update 4/4") in shown
+    assert f"update {NOTEBOOKS[name]}/{NOTEBOOKS[name]}" in shown
 
 
 def test_the_notebook_about_credit_shows_a_difference() -> None:
@@ -54,7 +55,16 @@ def test_the_notebook_about_credit_shows_a_difference() -> None:
     assert ranges["own credit"][0] > ranges["GRPO"][1]
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_notebook_about_a_text_agent_shows_one_that_learnt_and_its_credit() -> None:
+    """Held-out success rises, and every turn of the trajectory that is read has a value and an advantage."""
+    shown = "".join(output.get("text", "") for output in outputs_of(read_notebook("text_agent")))
+    (before, after), *_ = re.findall(r"held-out success ([.\d]+) before .* ([.\d]+) after", shown)
+    assert float(after) > float(before) + 0.3
+    turns = re.findall(r"^ +(\d+) .* {2}(-?[.\d]+) +([+-][.\d]+)$", shown, re.MULTILINE)
+    assert [int(turn) for turn, _, _ in turns] == list(range(1, len(turns) + 1)) and len(turns) > 3
+
+
+@pytest.mark.parametrize("name", ["own_environment", "own_credit_and_reward"])
 def test_checks_that_a_notebook_prints_have_the_names_of_today(name: str) -> None:
     texts = "".join(output.get("text", "") for output in outputs_of(read_notebook(name)))
     printed = set(re.findall(r"^ok +(\w+)", texts, re.MULTILINE))
@@ -73,7 +83,7 @@ def test_a_notebook_imports_only_what_everyone_may(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_notebooks_run_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kernel for both, as it takes seconds to start; it forgets every name in between."""
+    """One kernel for all, as it takes seconds to start; it forgets every name in between."""
     monkeypatch.setenv("STEPWELL_QUICK", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCE), *filter(None, sys.path)]))
