@@ -245,6 +245,12 @@ def test_updates_are_counted_in_whole_numbers() -> None:
     assert {"1", "2", "3"} <= set(labels) and "1.5" not in labels
 
 
+def test_a_first_evaluation_is_at_the_left_of_its_axis_and_nothing_is_before_it() -> None:
+    root = drawn(draw_line_chart([Series("held-out", [0.0], [0.5], marks=True)], y_range=(0.0, 1.0)))
+    assert root.attrib["data-x"].split()[:2] == ["0", "1"]
+    assert "-1" not in words(root)
+
+
 def test_names_of_levels_near_the_top_stay_inside_the_chart() -> None:
     levels = [ReferenceLine(f"baseline {index}", 0.99) for index in range(4)]
     svg = draw_line_chart([Series("s", [0, 1], [0, 1])], y_range=(0.0, 1.0), levels=levels)

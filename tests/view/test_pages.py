@@ -222,15 +222,20 @@ def test_the_terminal_shows_a_run_and_a_command_needs_one_that_runs(
     assert main(["top", str(folder / "one"), "--once"]) == 0
     shown = capsys.readouterr().out
     assert "steppo on lake" in shown and "update 5/5" in shown and "held-out" in shown
+    assert "unfinished" in shown and "q leave" not in shown
     assert main(["view", str(folder / "one"), "--do", "pause"]) == 2
     assert "no run listens in" in capsys.readouterr().err
 
 
 def test_tags_are_written_to_the_pool(client: TestClient, folder: Path) -> None:
     fields = {"id": "traj-007", "tag": "keep"}
+    with open_pool(folder / "one" / "pool") as pool:
+        pool.tag(["traj-007"], "one")  # as every run tags its own: not shown
     assert client.post("/run/one/tags", json=fields).json() == {"tags": ["keep"]}
     with open_pool(folder / "one" / "pool") as pool:
-        assert pool.get("traj-007").entry.tags == ("keep",)
+        assert set(pool.get("traj-007").entry.tags) == {"keep", "one"}
+    assert "remove tag keep" in (shown := read(client, "/run/one/trajectory", id="traj-007"))
+    assert "remove tag one" not in shown
     assert "traj-007" in read(client, "/run/one/trajectories", tag="keep")
     assert client.post("/run/one/tags", json={**fields, "remove": "yes"}).json() == {"tags": []}
     assert client.post("/run/one/tags", json={"id": "gone", "tag": "x"}).status_code == 400

@@ -34,12 +34,12 @@ def find_extent(values: Iterable[float]) -> tuple[float, float] | None:
     return (min(finite), max(finite)) if finite else None
 
 
-def widen_range(low: float, high: float) -> tuple[float, float]:
-    """A range that is not empty: a constant gets some space around it."""
+def widen_range(low: float, high: float, *, is_start: bool = False) -> tuple[float, float]:
+    """A range that is not empty: a constant gets space around it; where something starts, behind it only."""
     if high - low > 1e-12 * max(abs(low), abs(high), 1e-300):
         return low, high
     room = abs(low) * 0.1 or 1.0
-    return low - room, high + room
+    return low - room * (not is_start), high + room
 
 
 def choose_ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:

@@ -126,7 +126,7 @@ def draw_line_chart(
     low, high = y_extent if y_range else round_range(*y_extent, count=count)
     ticks = choose_ticks(low, high, count)
     left = 12 + CHAR_WIDTH * max(map(len, format_ticks(ticks)), default=1)
-    x = Scale(*widen_range(*x_extent), left, width - 12)
+    x = Scale(*widen_range(*x_extent, is_start=True), left, width - 12)
     y = Scale(*widen_range(low, high), bottom, top)
     head.append(make_text((x.start + x.stop) / 2, height - 6, x_label, anchor="middle"))
     plot = [_draw_band(item, x, y) for item in series] + [_draw_line(item, x, y) for item in series]

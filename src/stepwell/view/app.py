@@ -88,7 +88,8 @@ class ViewApp:
             change([given.get("id", "")], given.get("tag", "").strip())
         except InputError as error:
             raise HTTPException(400, str(error)) from error
-        return JSONResponse({"tags": list(pool.get(given["id"]).entry.tags)})
+        tags = pool.get(given["id"]).entry.tags
+        return JSONResponse({"tags": [tag for tag in tags if tag != run.name]})  # all of a run have its name
 
     async def control_run(self, request: Request) -> Response:
         """Send a command to a running run."""

@@ -54,8 +54,8 @@ def draw_sparkline(values: Sequence[float], width: int = _WIDTH) -> str:
     return "".join(" " if m is None else _BARS[min(7, int(8 * (m - low) / span))] for m in means)
 
 
-def build_screen(run: ViewedRun, said: str = "") -> RenderableType:
-    """The whole dashboard of a run."""
+def build_screen(run: ViewedRun, said: str = "", *, has_keys: bool = True) -> RenderableType:
+    """The whole dashboard of a run, with what its keys do where there are any."""
     entries = run.entries
     updates = [entry for entry in entries if entry.kind == "update"]
     evals = [entry for entry in entries if entry.kind == "eval"]
@@ -73,21 +73,21 @@ def build_screen(run: ViewedRun, said: str = "") -> RenderableType:
     table = Table.grid(padding=(0, 2))
     held_out = [entry.values["success"] for entry in evals if "success" in entry.values]
     if held_out:
-        table.add_row("held-out", f"{held_out[-1]:.3g}", Text(draw_sparkline(held_out), style="green"))
+        table.add_row("held-out", _format(held_out[-1]), Text(draw_sparkline(held_out), style="green"))
     for metric, name in _METRICS.items():
         values = [entry.values[metric] for entry in learning if metric in entry.values]
         if values:
-            table.add_row(name, f"{values[-1]:.3g}", Text(draw_sparkline(values), style="blue"))
+            table.add_row(name, _format(values[-1]), Text(draw_sparkline(values), style="blue"))
     notes = [entry for entry in entries if entry.kind == "event"][-4:]
     events = Group(*(Text(f"{format_duration(e.time_s)}  {_clean(e.text)}", style="dim") for e in notes))
     keys = "p pause  r resume  c checkpoint  e evaluate  s stop  q leave" if run.status else "q leave"
-    foot = Text(said or keys, style="bold" if said else "dim")
-    return Group(head, progress, Text(), table, Text(), events, foot)
+    foot = [Text(said or keys, style="bold" if said else "dim")] if has_keys else []
+    return Group(head, progress, Text(), table, Text(), events, *foot)
 
 
 def print_once(folder: Path) -> None:
     """Print the dashboard once."""
-    Console(highlight=False).print(build_screen(ViewedRun(folder.name, folder)))
+    Console(highlight=False).print(build_screen(ViewedRun(folder.name, folder), has_keys=False))
 
 
 def watch_run(folder: Path) -> None:
@@ -138,6 +138,11 @@ def _choose_style(state: str) -> str:
     return {"running": "green", "paused": "yellow", "failed": "red"}.get(state, "cyan")
 
 
+def _format(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def _clean(text: str) -> str:
     """One line without control characters, which a terminal would obey."""
-    return "".join(char if char.isprintable() else " " for char in text)[:160]
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return line if len(line) <= 160 else f"{line[:159]}…"
