@@ -57,6 +57,17 @@ def test_an_unknown_form_without_a_warm_start_points_to_the_oracle() -> None:
     assert "There was no warm start" in found[1] and "oracle()" in found[1]
 
 
+def test_what_follows_from_an_unknown_form_is_not_named_beside_it() -> None:
+    bad = {"format_share": 0.0, "success": 0.0, "reward/task": 0.0, "equal_groups": 1.0}
+    assert len(diagnose(run_of(bad, bad), has_warm_start=True)) == 2
+
+
+def test_a_run_without_success_is_given_demonstrations_only_where_it_had_none() -> None:
+    bad = {"success": 0.0, "reward/task": 0.0}
+    had, had_none = (diagnose(run_of(bad, bad), has_warm_start=has)[1] for has in (True, False))
+    assert "Make the warm start longer" in had and "Give demonstrations" in had_none
+
+
 def test_a_healthy_cause_is_not_named() -> None:
     assert len(diagnose(run_of({}, {"entropy": 0.001}), has_warm_start=True)) == 2
 

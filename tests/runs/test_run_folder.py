@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from stepwell.config.loading import load_config
 from stepwell.core import ConfigError
 from stepwell.monitors.replays import load_replays
 from stepwell.monitors.summary import read_summary
-from stepwell.runs.run import train
+from stepwell.runs.run import make_run_folder, train
 from stepwell.training.checkpoint import list_checkpoints
 
 FULL = ("monitor.report=true", "monitor.tensorboard=true", "train.num_updates=3", "eval.every=2")
@@ -25,6 +26,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start = ("warm_start.num_demos=8", "warm_start.batch_size=4", "warm_start.noise=0.1")
     config = small_config(*FULL, *start, "checkpoint.every=1", folder=tmp_path_factory.mktemp("runs"))
     return train(config)
+
+
+def test_the_command_in_the_report_does_the_run_once_more_beside_it(whole: Path) -> None:
+    summary = read_summary(whole)
+    assert summary is not None and summary.command in (whole / "report.html").read_text()
+    _, _, source, *settings = shlex.split(summary.command)
+    again = make_run_folder(load_config(source, settings))
+    assert again.parent == whole.parent and not list(again.iterdir())
+    again.rmdir()
+
+
+def test_no_chart_of_the_report_has_the_bare_name_of_a_figure_as_its_title(whole: Path) -> None:
+    page = (whole / "report.html").read_text()
+    assert not re.findall(r">\s*((?:grad_norm|loss|parity|time|reward)/\w+)\s*<", page)
 
 
 def test_a_run_folder_is_complete(whole: Path) -> None:

@@ -373,9 +373,10 @@ WARM_START_PANELS = (
     Panel("Value loss", ("loss/value",), "The critic's error. It should fall."),
     Panel(
         "Gradient norm",
-        ("grad_norm",),
+        ("grad_norm", "grad_norm/"),
         "Length of the gradient before clipping. Single peaks are harmless.",
         0.0,
+        labels={"grad_norm": "policy"},
     ),
     Panel("Planned updates", ("num_steps",), "The most it may make; it can end earlier."),
 )

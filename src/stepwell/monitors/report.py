@@ -35,7 +35,14 @@ from stepwell.monitors.curves import draw_learning_curve, draw_training_panels, 
 from stepwell.monitors.films import make_film
 from stepwell.monitors.phases import read_phases, tabulate_phases
 from stepwell.monitors.plain_text import show_controls
-from stepwell.monitors.summary import SuccessScore, Summary, describe_changes, describe_success, read_summary
+from stepwell.monitors.summary import (
+    SuccessScore,
+    Summary,
+    describe_changes,
+    describe_success,
+    read_summary,
+    write_repeat_command,
+)
 from stepwell.monitors.timeline import draw_timeline, read_timeline
 
 FILE_NAME = "report.html"
@@ -210,7 +217,7 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
         "replays_json": _encode_script_json(replays.encode_replays(run.replays)),
         "machine": _flatten_settings(summary.machine) if summary else [],
         "command": (summary.command if summary else "")
-        or f"stepwell train {_shorten_path(run.path)}/config.toml",
+        or write_repeat_command(_shorten_path(run.path), run.config.get("name")),
         "duration": format_duration,
     }
 

@@ -8,6 +8,7 @@ in `more` and written back.
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -134,3 +135,9 @@ def _build_known(kind: type[T], content: dict[str, Any]) -> T:
     names = {item.name for item in fields(kind)} - {"more"}
     more = {name: value for name, value in content.items() if name not in names}
     return kind(**{name: value for name, value in content.items() if name in names}, more=more)
+
+
+def write_repeat_command(folder: str | Path, name: str | None) -> str:
+    """The command that does a run once more; a run with a name of its own gets another one."""
+    words = ["stepwell", "train", f"{folder}/config.toml"]
+    return shlex.join([*words, f"name={name}-again"] if name else words)

@@ -52,7 +52,10 @@ def diagnose(entries: Sequence[LogEntry], *, has_warm_start: bool) -> list[str]:
     )
     if after >= GOOD or after - before >= RISE:
         return []
-    causes = [cause for find in _CAUSES if (cause := find(figures)) is not None]
+    if (unread := _find_unknown_form(figures)) is not None:
+        causes = [unread]  # what else the figures show follows from it
+    else:
+        causes = [cause for find in _CAUSES if (cause := find(figures)) is not None]
     unknown = (
         "No single cause shows in the figures. Train longer (train.num_updates, train.max_seconds), on more "
         "episodes per update (train.tasks_per_update), or with a larger model (policy.model)."
@@ -89,10 +92,15 @@ def _find_unknown_form(figures: _Figures) -> str | None:
 def _find_no_success(figures: _Figures) -> str | None:
     if max(values.get("success", 0.0) for values in figures.updates) > 0:
         return None
+    remedy = (
+        "Make the warm start longer (warm_start.stop_at, warm_start.max_updates)"
+        if figures.has_warm_start
+        else "Give demonstrations (warm_start.num_demos)"
+    )
     return (
         f"No episode of {len(figures.updates)} updates succeeded, so the reward never said what to do. "
-        "Give demonstrations (warm_start.num_demos), easier tasks first (env.options), or a reward for "
-        "coming nearer (Effect.process and rewards.process)."
+        f"{remedy}, give easier tasks first (env.options), or a reward for coming nearer (Effect.process and "
+        "rewards.process)."
     )
 
 
@@ -129,7 +137,6 @@ def _find_low_entropy(figures: _Figures) -> str | None:
 
 _CAUSES = (
     _find_lost_form,
-    _find_unknown_form,
     _find_no_success,
     _find_equal_groups,
     _find_paid_form,

@@ -35,7 +35,7 @@ from stepwell.monitors.jsonl import JsonlMonitor, read_entries
 from stepwell.monitors.mlflow import MlflowMonitor
 from stepwell.monitors.notebook import NotebookMonitor, is_notebook
 from stepwell.monitors.report import write_report
-from stepwell.monitors.summary import SuccessScore, Summary, read_summary, write_summary
+from stepwell.monitors.summary import SuccessScore, Summary, read_summary, write_repeat_command, write_summary
 from stepwell.monitors.tensorboard import TensorboardMonitor
 from stepwell.monitors.timeline import write_timeline
 from stepwell.monitors.trackio import TrackioMonitor
@@ -336,7 +336,7 @@ def _write_results(loop: TrainingLoop, status: Status, baselines: list[SuccessSc
             baselines=baselines,
             decoding={"temperature": temperature, "samples_per_task": config.eval.samples_per_task},
             machine=describe_machine(),
-            command=f"stepwell train {folder}/config.toml",
+            command=write_repeat_command(folder, config.name),
             latest=_read_score(state.last, f"update {state.evaluated_at}"),
             best=_read_score(state.best_values, f"update {state.best_update}"),
             changes=changes,
