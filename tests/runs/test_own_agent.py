@@ -266,6 +266,15 @@ def test_tasks_may_come_from_a_file_and_a_presets_demonstrations_are_left_out(
     assert all(len(s.trajectory.steps) == 1 for s in stored)
 
 
+def test_what_is_not_marked_is_for_training_where_something_is_held_out(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(20)) + '{"n": 3, "split": "held_out"}')
+    components = Components(small_config(f"own_agent.tasks={path}"))
+    train, held_out = (components.tasks(split, 99, 0) for split in (Split.TRAIN, Split.HELD_OUT))
+    assert {task.content["n"] for task in train} == set(range(20)) - {3}
+    assert [task.content for task in held_out] == [{"n": 3}]
+
+
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
@@ -274,6 +283,7 @@ def test_tasks_may_come_from_a_file_and_a_presets_demonstrations_are_left_out(
         ('{"a": 1, "split": "test"}', "split is 'test'"),
         ('{"a": 1, "instruction": 3}', "instruction is 3"),
         ('{"a": 1, "split": "held_out"}', "has no train task"),
+        ('{"a": NaN}', "line 1: .*NaN"),
     ],
 )
 def test_a_bad_file_of_tasks_is_refused_with_its_line(lines: str, problem: str, tmp_path: Path) -> None:

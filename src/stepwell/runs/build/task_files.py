@@ -4,8 +4,9 @@
     {"question": "Who wrote it?", "split": "held_out"}
 
 `instruction` is the task's instruction, `split` (`train` or `held_out`) its split, everything else its
-content. Without `split` a hash of the content decides, as in any environment (`env.held_out_share`). Equal
-tasks count once. Tasks of a user's own agent (`own_agent.tasks`) are named after their file, tasks of an
+content. Where some rows are marked `held_out`, those without `split` are for training; where none is, a hash
+of the content decides, as in any environment (`env.held_out_share`). Equal tasks count once, and are held out
+if one of them is. Tasks of a user's own agent (`own_agent.tasks`) are named after their file, tasks of an
 environment (`env.tasks`) after the environment.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from stepwell.core import ConfigError, Split, Task
+from stepwell.core import ConfigError, InputError, Split, Task
 from stepwell.data.rows import name_source, read_rows
 
 
@@ -28,11 +29,15 @@ def read_tasks(
     setting: str = "own_agent.tasks",
 ) -> list[Task]:
     """The tasks of one split, in an order that follows from the seed."""
-    tasks: dict[str, Task] = {}
-    for place, row in read_rows(source, setting):
-        task, named = _read_task(env or name_source(source), row, f"{setting}: {source}, {place}")
-        if (named or task.split(held_out_share)) == split:
-            tasks.setdefault(task.id, task)
+    read = [
+        _read_task(env or name_source(source), row, f"{setting}: {source}, {place}")
+        for place, row in read_rows(source, setting)
+    ]
+    unmarked = Split.TRAIN if any(named is Split.HELD_OUT for _, named in read) else None
+    held_out = {
+        task.id for task, named in read if (named or unmarked or task.split(held_out_share)) is Split.HELD_OUT
+    }
+    tasks = {task.id: task for task, _ in read if (task.id in held_out) == (split is Split.HELD_OUT)}
     ordered = list(tasks.values())
     random.Random(seed).shuffle(ordered)
     return ordered
@@ -44,4 +49,7 @@ def _read_task(env: str, content: dict[str, Any], where: str) -> tuple[Task, Spl
         raise ConfigError(f"{where}: split is {split!r}; it must be train or held_out")
     if not isinstance(instruction, str):
         raise ConfigError(f"{where}: instruction is {instruction!r}; it must be text")
-    return Task(env, content, instruction), None if split is None else Split(split)
+    try:
+        return Task(env, content, instruction), None if split is None else Split(split)
+    except InputError as error:
+        raise ConfigError(f"{where}: {error}") from error
