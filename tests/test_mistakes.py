@@ -19,6 +19,21 @@ import torch
 from stepwell.cli.main import main
 
 PAGE = Path(__file__).parent.parent / "docs" / "mistakes.md"
+NUMBER = """
+from stepwell.core import ActionSpace, EnvDescription, Observation, Task
+from stepwell.envs import Effect, Env
+
+class Number(Env):
+    name = "number"
+    description = EnvDescription(name, "Count.", ActionSpace(("More", "Less")), max_turns=3)
+    @classmethod
+    def make_task(cls, options, seed): return Task(cls.name, {"n": seed % 50})
+    def begin(self, task, seed): self.n = task.content["n"]
+    def act(self, action):
+        return Effect(1.0, terminated=True, success=True)
+    def observe(self): return Observation(str(self.n))
+    def oracle(self): return ["More"]
+"""
 FILES: dict[str, str | bytes] = {
     "bad.toml": "[train\nx = 1\n",
     "twice.toml": "seed = 1\nseed = 2\n",
@@ -43,6 +58,29 @@ FILES: dict[str, str | bytes] = {
     "no_weights/config.json": '{"model_type": "llama"}',
     "broken_run/config.toml": "[train\n",
     "empty_folder/.keep": "",
+    "runs/one/config.toml": "",
+    "runs/one/checkpoints/best/config.json": "{}",
+    "runs/one/pool/pool.db": "",
+    "settings.yaml": "train:\n  num_updates: 3\n",
+    "nan.jsonl": '{"number": NaN}\n',
+    "prompts.jsonl": '{"prompt": "hi", "completion": "yo"}\n',
+    "number.py": f"{NUMBER}\nmade = Number()\n",
+    **{
+        f"{name}.py": NUMBER.replace(old, new)
+        for name, old, new in (
+            ("no_act", "    def act(", "    def play("),
+            ("text_observation", "Observation(str(self.n))", "str(self.n)"),
+            ("plain_reward", "Effect(1.0, terminated=True, success=True)", "1.0"),
+            ("dict_task", 'Task(cls.name, {"n": seed % 50})', '{"n": seed % 50}'),
+            ("raising_act", "return Effect(", 'raise KeyError("weather")\n        return Effect('),
+            ("own_init", "    def begin(", "    def __init__(self, options): self.n = 0\n    def begin("),
+            ("bare_init", "    def begin(", "    def __init__(self): self.n = 0\n    def begin("),
+            ("list_actions", 'ActionSpace(("More", "Less"))', '["More", "Less"]'),
+            ("dict_description", 'EnvDescription(name, "Count.", ', "dict(name=name, actions="),
+            ("wrong_oracle", '["More"]', '["Plus"]'),
+            ("raising_oracle", 'return ["More"]', 'raise KeyError("map")'),
+        )
+    },
 }
 
 
@@ -50,7 +88,7 @@ def lay_files(folder: Path) -> None:
     """The files that the page's commands name."""
     for name, content in FILES.items():
         path = folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     tasks = [{"question": "a", "split": "train"}, {"question": "b", "split": "held_out"}]
     pq.write_table(pa.Table.from_pylist(tasks), folder / "whole_parquet.jsonl")

@@ -101,6 +101,14 @@ def test_a_table_that_is_off_by_default_is_made_by_setting_into_it() -> None:
     assert lora.rank == 8
 
 
+KNOWN = f". Known: {', '.join(RunConfig.model_fields)}"
+
+
+def test_an_unknown_key_unlike_any_of_its_table_is_refused_with_the_keys_of_that_table() -> None:
+    with pytest.raises(ConfigError, match=r"Known in train\.optimizer: kind, learning_rate, .*beta2"):
+        load_config(None, ["train.optimizer.name=adam"])
+
+
 @pytest.mark.parametrize(
     ("key", "near"),
     [
@@ -120,7 +128,7 @@ def test_a_table_that_is_off_by_default_is_made_by_setting_into_it() -> None:
 def test_an_unknown_key_is_refused_with_the_nearest_name(key: str, near: str | None) -> None:
     with pytest.raises(ConfigError) as raised:
         load_config(None, [f"{key}=1"])
-    guess = f"; did you mean {' or '.join(map(repr, near.split(' or ')))}?" if near else ""
+    guess = f"; did you mean {' or '.join(map(repr, near.split(' or ')))}?" if near else KNOWN
     assert str(raised.value) == f"{key}: unknown key{guess} (override)"
 
 
@@ -143,6 +151,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(key: str, near: str | N
         ("recipe.reward_parts=['a', 1]", "must be a list of text, or none; item 2 is 1 (override)"),
         ("policy.lora.target_modules=5", """must be a list of text or "all-linear", got 5 (override)"""),
         ("train=5", "train: must be a table, got 5 (override)"),
+        ("recipe=grpo", "must be a table, got 'grpo'; did you mean recipe.name=grpo? (override)"),
         ("seed.x=5", "seed: must be a whole number, at least 0, got {'x': 5} (override)"),
         ("train.minibatches=1000", "train.minibatches (1000) exceeds the trajectories of an update (128)"),
         ("engine.num_slots=1", "engine: num_slots (1) must be at least max_batch_size (64)"),
@@ -174,7 +183,7 @@ def test_all_problems_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
         "train.group_size: must be a whole number, at least 1, got 'many' (line 4)",
         "train.optimizer.learnig_rate: unknown key; did you mean 'train.optimizer.learning_rate'? (line 5)",
         "policy.lora.rank: must be a whole number, at least 1, got 0 (line 8)",
-        "nonsense: unknown key (line 9)",
+        f"nonsense: unknown key{KNOWN} (line 9)",
         "eval.every: must be a whole number, at least 0, got -1 (override)",
     }
 

@@ -19,6 +19,7 @@ RECIPES = ["steppo", "ppo", "grpo", "rloo", "gigpo", "gspo", "sft"]
         ("lamda", ["gamma", "lam"], ["lam"]),
         ("clp", ["ratio", "clip_low", "clip_high", "aggregate"], ["clip_low", "clip_high"]),
         ("held_out", ["held_out_share", "options"], ["held_out_share"]),
+        ("lr", ["loss", "learning_rate"], ["learning_rate"]),  # its initials
         ("tiny-03m", ["tiny-0.3m", "tiny-1m"], ["tiny-0.3m"]),
         ("nope", RECIPES, []),
         ("", RECIPES, []),

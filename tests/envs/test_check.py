@@ -282,7 +282,7 @@ BROKEN = [
     (TuplesInContent, "tasks_are_pure", "stored as JSON"),
     (SeedDecides, "content_decides_the_task", "another task.seed"),
     (WholeRewards, "reset_and_step_return_the_right_types", "reward is nan"),
-    (TextInstead, "reset_and_step_return_the_right_types", "showed a str"),
+    (TextInstead, "reset_and_step_return_the_right_types", "observe must give an Observation"),
     (NumpyFlags, "reset_and_step_return_the_right_types", "is np.False_"),
     (UnseededChance, "same_actions_give_the_same_episode", "disagree"),
     (BothEnds, "episodes_end_by_the_rules", "terminated and truncated at once"),

@@ -83,6 +83,8 @@ def test_a_directory_in_use_and_an_unknown_checkpoint_are_refused(run: Path, tmp
         export_run(run, str(tmp_path / "full"))
     with pytest.raises(ConfigError, match="has no 'update-9'; it has best"):
         export_run(run, str(tmp_path / "new"), checkpoint="update-9")
+    with pytest.raises(ConfigError, match=r"cannot write .*full/file/new .*; choose another directory"):
+        export_run(run, str(tmp_path / "full" / "file" / "new"))
 
 
 def test_an_upload_arrives_whole(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.runs.own_envs import ShortLine
 from tests.runs.small import notes
 
 from stepwell.cli.main import main
 from stepwell.config.loading import load_config
 from stepwell.core import ConfigError
+from stepwell.envs import Env
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.env_defaults import load_own_config
 from stepwell.runs.build.warm_starts import is_warm
@@ -54,6 +56,22 @@ def test_an_environment_whose_success_pays_nothing_is_told_and_its_form_is_not_p
     config, (note,) = load_own_config(f"{ENVS}:UnpaidLine", [])
     assert config.rewards.format == 0.0
     assert "no success of the oracle in 16 training tasks pays a positive reward" in note
+
+
+def test_an_environment_that_defines_no_oracle_has_none() -> None:
+    class Blind(ShortLine):
+        oracle = Env.oracle
+
+    class Led(Blind):
+        def oracle(self) -> list[str]:
+            return ["More"]
+
+    assert (ShortLine.has_oracle, Blind.has_oracle, Led.has_oracle) == (True, False, True)
+
+
+def test_options_of_a_presets_environment_are_left_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "frozenlake", "--env", f"{ENVS}:ShortLine", "--dry-run"]) == 0
+    assert f"env         {ENVS}:ShortLine" in capsys.readouterr().out
 
 
 def test_without_an_oracle_there_is_no_warm_start_and_what_to_expect_is_said() -> None:

@@ -71,6 +71,12 @@ def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
 
     sources = [text for text in settings if "=" not in text or os.path.exists(text)]
     if len(sources) > 1:
+        from stepwell.config.run import RunConfig
+        from stepwell.config.schema import find_field
+
+        for text in sources:
+            if "." in text and not os.path.exists(text) and find_field(RunConfig, text.split(".")):
+                raise ConfigError(f"{text!r} is a setting without a value; write {text}=VALUE")
         raise ConfigError(f"{sources[0]!r} and {sources[1]!r} both name a configuration; give one")
     return (sources[0] if sources else None), [text for text in settings if text not in sources]
 

@@ -237,6 +237,7 @@ def _print_comparison(folders: Sequence[str], *, as_json: bool) -> int:
 
 def _check_agent(agent: str) -> None:
     """Refuse a name that is neither a run nor a model. An id of the hub (`org/name`) is accepted unseen."""
+    from stepwell.config.presets import list_preset_names
     from stepwell.core.errors import ConfigError
     from stepwell.core.names import suggest_name
     from stepwell.policies.model_resolver import KNOWN_MODELS
@@ -253,6 +254,8 @@ def _check_agent(agent: str) -> None:
             known = ", ".join(map(str, beside[:5]))
             raise ConfigError(f"there is no run folder {agent!r}. Runs there: {known}")
         models = suggest_name(agent, KNOWN_MODELS, "Built-in models")
+        if agent in list_preset_names():
+            models = f". It is a preset; name what plays first: stepwell eval {KNOWN_MODELS[0]} {agent}"
         raise ConfigError(f"there is no run folder {agent!r}, and no built-in model has this name{models}")
 
 

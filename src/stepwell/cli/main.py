@@ -112,6 +112,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if misplaced:
         command = args.parser
         guess = suggest_name(misplaced[0].partition("=")[0], command.list_options())
+        if not guess and "=" in misplaced[0] and hasattr(args, "settings"):
+            guess = f"; settings have no dashes: {misplaced[0].lstrip('-')}."
         command.error(
             f"unrecognized arguments: {' '.join(misplaced)}{guess or '.'} See {command.prog} --help"
         )

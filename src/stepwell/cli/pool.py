@@ -178,6 +178,10 @@ def _add_gc(actions: Any) -> None:
 
 
 def run_ls(args: argparse.Namespace) -> int:
+    from stepwell.core.errors import ConfigError
+
+    if args.limit < 0:
+        raise ConfigError(f"--limit: must be at least 0, got {args.limit}")
     with _open_pool(args.pool) as pool:
         entries = pool.find(make_filter(args), newest_first=True, limit=args.limit or None)
         if args.json:

@@ -58,7 +58,11 @@ def _check_name(kind: str, name: str) -> None:
     from stepwell.envs.registry import ENVS
 
     if not (name.isidentifier() and name.islower() and name.isascii() and name[0] != "_"):
-        raise InputError(f"{kind} name {name!r} must be lower-case letters, digits and '_', as in coin_hunt")
+        bare = name.partition(".")[0]
+        hint = f"; its files get their endings: write {bare}" if "." in name and bare.isidentifier() else ""
+        raise InputError(
+            f"{kind} name {name!r} must be lower-case letters, digits and '_', as in coin_hunt{hint}"
+        )
     is_module = any(path.endswith(".py") for path in FILES[kind])
     if is_module and (keyword.iskeyword(name) or name in ENVS or importlib.util.find_spec(name) is not None):
         raise InputError(

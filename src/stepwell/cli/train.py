@@ -86,9 +86,13 @@ def run(args: argparse.Namespace) -> int:
     if resume is not None and args.env:
         raise ConfigError("--resume continues in the run's own environment; leave out --env")
     if resume is None and args.env is None and source is None:
+        named = [text.partition("=")[2] for text in args.settings if text.startswith("env.name=")]
+        hint = f". For an environment of your own: --env {named[-1]}" if named else ""
+        if args.agent:
+            hint = f". For an agent of your own: stepwell train demo --agent {args.agent} …"
         raise ConfigError(
             f"give a TOML file or a preset ({', '.join(list_preset_names())}), "
-            "--env MODULE:CLASS, or --resume RUN"
+            f"--env MODULE:CLASS, or --resume RUN{hint}"
         )
     given = {"own_agent.function": args.agent, "own_agent.tasks": args.tasks}
     settings = [*args.settings, *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
@@ -164,13 +168,19 @@ def _warn_of_foreign_preset(settings: list[str], config: RunConfig) -> None:
 
 
 def _read_for_env(env: str, settings: list[str]) -> RunConfig:
-    """The configuration for `--env`: CONFIG's with that environment, or the preset `own` fitted to it."""
+    """The configuration for `--env`: CONFIG's with that environment, or the preset `own` fitted to it.
+
+    Options of another environment are left out.
+    """
     from stepwell.cli.command import split_settings
     from stepwell.runs.build.env_defaults import load_own_config
 
     source, overrides = split_settings(settings)
     if source is not None:
-        return read_settings([source, f"env.name={env}", *overrides])
+        is_other = read_settings([source]).env.name != env
+        return read_settings(
+            [source, f"env.name={env}", *(["env.options={}"] if is_other else []), *overrides]
+        )
     config, notes = load_own_config(env, overrides)
     for note in notes:
         print(note)

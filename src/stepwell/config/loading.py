@@ -36,6 +36,7 @@ from stepwell.config.schema import Setting, describe_problem, find_field
 from stepwell.config.writing import dump_config
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_name
+from stepwell.core.user_objects import is_import_path
 
 __all__ = ["dump_config", "load_config", "parse_options"]
 
@@ -128,6 +129,8 @@ def _read_text(file: Path) -> str:
 
 
 def _describe_missing(text: str, name: str) -> str:
+    if is_import_path(name):
+        return f"config {text!r} names an environment; write a preset and it: own env.name={name}"
     return (
         f"config {text!r} is neither a file nor a preset"
         f"{suggest_name(name, list_preset_names(), 'Presets')}; anything else must be the path of a TOML file"

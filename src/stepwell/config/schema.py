@@ -128,20 +128,39 @@ def describe_problem(model: type[BaseModel], found: Any) -> tuple[str, str]:
     # in a union or a list pydantic appends the branch or item that failed: the field counts
     item = next((int(part) + 1 for part in path[len(setting.path) :] if part.isdigit()), None)
     got = f"; item {item} is" if item else ", got"
-    return setting.key, f"must be {setting.allowed_values}{got} {found['input']!r}"
+    value = found["input"]
+    table = find_table_model(setting.info) if isinstance(value, str) else None
+    chosen_by = next((name for name in ("name", "kind") if table and name in table.model_fields), None)
+    hint = f"; did you mean {setting.key}.{chosen_by}={value}?" if chosen_by else ""
+    return setting.key, f"must be {setting.allowed_values}{got} {value!r}{hint}"
 
 
 def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
     """The key that an unknown one probably means: most alike in spelling, preferably in the same table.
 
     `train.learnig_rate` -> `; did you mean train.optimizer.learning_rate?`. Equally near ones are all named.
+    If none is in the typed table, the keys of that table are listed.
     """
     keys = [setting.path for setting in walk_settings(model)]
     known = dict.fromkeys(key[:depth] for key in keys for depth in range(1, len(key) + 1))
     scores = {key: _measure_likeness(tuple(path), key) for key in known}
     best = max(scores.values())
     near = " or ".join(repr(".".join(key)) for key in known if scores[key] == best)
-    return f"; did you mean {near}?" if best > 0 else ""
+    guess = f"; did you mean {near}?" if best > 0 else ""
+    above = tuple(path[:-1])
+    is_near = best > 0 and (
+        not above or any(key[: len(above)] == above for key in known if scores[key] == best)
+    )
+    table = model if not above else _find_table(model, above)
+    if is_near or table is None:
+        return guess
+    where = f" in {'.'.join(above)}" if above else ""
+    return f"{guess or '.'} Known{where}: {', '.join(table.model_fields)}"
+
+
+def _find_table(model: type[BaseModel], path: tuple[str, ...]) -> type[BaseModel] | None:
+    found = find_field(model, path)
+    return find_table_model(found.info) if found is not None and found.path == path else None
 
 
 def _measure_likeness(typed: tuple[str, ...], key: tuple[str, ...]) -> float:

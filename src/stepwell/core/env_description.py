@@ -126,6 +126,10 @@ class EnvDescription:
     history_line_chars: int = HISTORY_LINE_CHARS
 
     def __post_init__(self) -> None:
+        if not isinstance(self.actions, ActionSpace):
+            raise InputError(
+                f'actions must be an ActionSpace, such as ActionSpace(("Up", "Down")), got {self.actions!r}'
+            )
         if self.max_turns < 1:
             raise InputError(f"max_turns must be at least 1, got {self.max_turns}")
         if self.history_line_chars < 16:

@@ -2,7 +2,7 @@
 
 The likeness of two names depends on the letters to change: a letter that is missing, added, replaced, or
 swapped with its neighbour counts once. A name of several words is also found by some of them (`clp`:
-`clip_low`).
+`clip_low`) or by its initials (`lr`: `learning_rate`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def find_nearest(given: str, known: Iterable[str]) -> list[str]:
 def measure_likeness(given: str, name: str) -> float:
     """The likeness of a typed name and a known one, from 0 to 1 (equal up to capitals)."""
     whole = _compare(given, name)
-    return max([whole, *(_OF_WORDS * _compare(given, words) for words in _split_name(name))])
+    parts = [_compare(given, words) for words in _split_name(name)]
+    initials = "".join(word[0] for word in re.findall(r"[^\W_]+", name)).lower()
+    is_short = len(initials) > 1 and given.lower() == initials
+    return max([whole, *(_OF_WORDS * likeness for likeness in (*parts, float(is_short)))])
 
 
 def describe_missing_module(name: str) -> str:

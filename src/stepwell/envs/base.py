@@ -28,13 +28,14 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from stepwell.config.base import Settings
 from stepwell.core import (
     JSON,
     ConfigError,
     EnvDescription,
+    EnvError,
     InputError,
     Observation,
     StateForm,
@@ -45,6 +46,8 @@ from stepwell.core import (
 from stepwell.core.renamed import adopt_old_members
 from stepwell.envs.tables import StateTable
 from stepwell.envs.tiles import Image, draw_text
+
+T = TypeVar("T")
 
 
 class Effect(NamedTuple):
@@ -77,6 +80,11 @@ class Env(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         adopt_old_members(cls, {"world": "description"})
+        above = [base for base in cls.__bases__ if issubclass(base, Env)]
+        if cls.oracle is Env.oracle:
+            cls.has_oracle = False
+        elif "has_oracle" not in vars(cls) and all(base.oracle is Env.oracle for base in above):
+            cls.has_oracle = True
 
     def __init__(self, options: Settings | None = None) -> None:
         self.options: Any = self.Options() if options is None else options
@@ -155,12 +163,13 @@ class Env(ABC):
     def observe(self) -> Observation:
         """What the agent sees now."""
 
-    @abstractmethod
     def oracle(self) -> list[str]:
         """The remaining actions of a shortest solution from the current state; [] if there is none.
 
-        Only those of the next turn if the environment is random or if a call needs the result of another.
+        Only those of the next turn if the environment is random or if a call needs the result of another. A
+        class that does not define it has no oracle (`has_oracle`).
         """
+        return []
 
     def begin_turn(self) -> None:  # noqa: B027 (most environments show a state, not what the turn brought)
         """Start a turn with at least one action; results of the previous turn may be dropped."""
@@ -231,21 +240,22 @@ class Env(ABC):
         task = self._prepare_episode(seed, options)
         self.begin(task, task.seed if seed is None else seed)
         self._task, self._is_over, self._num_turns = task, False, 0
-        return self.observe(), self._describe_start()
+        return require_type(self, "observe", self.observe(), Observation), self._describe_start()
 
     def step(self, actions: Sequence[str]) -> tuple[Observation, float, bool, bool, dict[str, JSON]]:
         """Play one turn: `actions` in order until one ends the episode."""
         self._check_turn(actions)
         reward, process, num_actions, effect = 0.0, 0.0, 0, NOTHING
         for action in actions:
-            effect = self.act(action)
+            effect = require_type(self, "act", self.act(action), Effect)
             reward += effect.reward
             process += effect.process
             num_actions += 1
             if effect.terminated or effect.truncated:
                 break
         terminated, info = self._end_turn(effect, num_actions, process)
-        return self.observe(), reward, terminated, effect.truncated, info
+        observation = require_type(self, "observe", self.observe(), Observation)
+        return observation, reward, terminated, effect.truncated, info
 
     def _prepare_episode(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
         """The task to begin. There is no episode until it has begun: a failed begin leaves no half of one."""
@@ -295,6 +305,22 @@ class Env(ABC):
         self.close()
 
 
+def require_type(env: Any, method: str, value: T, kind: type[T]) -> T:
+    """What a method of an environment returned, refused if it is of another type."""
+    if isinstance(value, kind):
+        return value
+    owner = env.__name__ if isinstance(env, type) else type(env).__name__
+    raise EnvError(
+        f"{owner}.{method} must give {_describe_kind(kind)}, got {value!r:.60} ({type(value).__name__})"
+    )
+
+
+def _describe_kind(kind: type) -> str:
+    """`an Observation`, `a Task`: with where to import it from."""
+    article = "an" if kind.__name__[0] in "AEIO" else "a"
+    return f"{article} {kind.__name__} (from stepwell.{kind.__module__.split('.')[1]})"
+
+
 def choose_task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
     """The task for a reset of `env`: the given one, or else that of the seed."""
     unknown = set(options or ()) - {"task"}
@@ -305,6 +331,7 @@ def choose_task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -
         if seed is None:
             raise InputError("reset needs a seed, or a task as options={'task': task}")
         task = env.make_task(env.options, seed)
+    require_type(env, "make_task", task, Task)
     if task.env != env.name:
         raise InputError(f"task {task.id} belongs to {task.env!r}, not to {env.name!r}")
     return task

@@ -15,6 +15,7 @@ Options are checked against the environment's own settings; a misspelt one is re
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -22,10 +23,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from stepwell.config.base import Settings
-from stepwell.core import ConfigError, user_objects
+from stepwell.core import ConfigError, EnvDescription, user_objects
+from stepwell.core.errors import StepwellError
 from stepwell.core.names import suggest_name
-from stepwell.core.user_code import import_user_module
-from stepwell.envs.base import Env
+from stepwell.core.user_code import format_own_lines, import_user_module
+from stepwell.envs.base import Env, require_type
 from stepwell.envs.robots.base import RobotEnv
 
 LANGUAGE_ENVS: dict[str, str] = {
@@ -100,7 +102,21 @@ def read_options(name: str, options: Mapping[str, Any] | Settings | None = None)
 
 def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> Any:
     """An environment ready for `reset`: an `Env`, or a `RobotEnv` (its `is_robot` says which)."""
-    return find_env_type(name)(read_options(name, options))
+    kind = find_env_type(name)
+    settings = read_options(name, options)
+    if name in ENVS or name.partition(":")[0] in (GYMNASIUM, REMOTE, OPENENV):
+        return kind(settings)
+    try:
+        env = kind(settings)
+    except (StepwellError, ImportError):
+        raise
+    except Exception as error:  # a constructor of a user's own may raise anything
+        raise ConfigError(f"env {name!r} cannot be made:\n{format_own_lines(error)}") from error
+    if not hasattr(env, "options"):
+        raise ConfigError(f"env {name!r}: its __init__ must take options and call super().__init__(options)")
+    if isinstance(env, Env):
+        require_type(env, "description", env.description, EnvDescription)
+    return env
 
 
 def _import_env_type(path: str) -> type[Env] | type[RobotEnv]:
@@ -115,8 +131,15 @@ def _import_env_type(path: str) -> type[Env] | type[RobotEnv]:
         raise ConfigError(
             f"env {path!r}: {module_name!r} has no {class_name!r}{_suggest_env(module, class_name)}"
         )
+    if isinstance(found, (Env, RobotEnv)):
+        raise ConfigError(f"env {path!r} is an object; name its class: {module_name}:{type(found).__name__}")
     if not (isinstance(found, type) and issubclass(found, (Env, RobotEnv))):
         raise ConfigError(f"env {path!r} must be a subclass of stepwell.envs.Env, or of RobotEnv for a robot")
+    missing = sorted(found.__abstractmethods__)
+    if not hasattr(found, "name"):
+        missing.insert(0, "name")
+    if missing:
+        raise ConfigError(f"env {path!r} is incomplete: {class_name} must define {', '.join(missing)}")
     return found
 
 
@@ -134,6 +157,9 @@ def _suggest_env(module: ModuleType, class_name: str) -> str:
 
 
 def _describe_unknown_env(name: str) -> str:
+    file = name if name.endswith(".py") else f"{name}.py"
+    if os.path.isfile(file):
+        return f"env {name!r} is a file; name the class in it as well: {name}:CLASS"
     return (
         f"there is no env {name!r}{suggest_name(name, list_env_names(), 'Known')}, "
         f"{GYMNASIUM}:ID, or an import path module:Class"

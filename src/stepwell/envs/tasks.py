@@ -14,6 +14,7 @@ from typing import Any
 
 from stepwell.config.base import Settings
 from stepwell.core import ConfigError, InputError, Split, Task
+from stepwell.envs.base import require_type
 from stepwell.envs.registry import find_env_type, read_options
 
 PATIENCE, PATIENCE_PER_TASK = 500, 20
@@ -52,7 +53,7 @@ def list_distinct_tasks(
     seen: set[str] = set()
     misses = 0
     while misses < PATIENCE + PATIENCE_PER_TASK * len(seen):
-        task = kind.make_task(settings, draws.getrandbits(32))
+        task = require_type(kind, "make_task", kind.make_task(settings, draws.getrandbits(32)), Task)
         if task.id in seen:
             misses += 1
             continue

@@ -29,7 +29,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 
 from stepwell.core import ModelError
 from stepwell.core.text import take_first_line
-from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model
+from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model, suggest_checkpoint
 from stepwell.policies.progress_bar import hide_progress_bar
 
 POLICY_FILE = "stepwell_policy.json"
@@ -53,8 +53,8 @@ def locate_model(name_or_path: str | Path) -> Path:
         path = Path(resolve_model(str(name_or_path)))
     if not (path / "config.json").is_file() and not (path / ADAPTER_FILE).is_file():
         raise ModelError(
-            f"{path} is not a model directory: it has no config.json. Give a directory written by "
-            "save_pretrained, or the name of a built-in model"
+            f"{path} is not a model directory: it has no config.json; {suggest_checkpoint(path)}, "
+            "or the name of a built-in model"
         )
     return path
 

@@ -126,13 +126,21 @@ def _read_json_object(path: Path) -> dict[str, object]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(
-            f"model directory {path.parent} has no {path.name}; give a directory written by save_pretrained"
+            f"model directory {path.parent} has no {path.name}; {suggest_checkpoint(path.parent)}"
         ) from None
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read ({error}); copy or save the model again") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} does not hold a JSON object; copy or save the model again")
     return value
+
+
+def suggest_checkpoint(folder: Path) -> str:
+    """What to give in place of a folder that holds no model: where it is a run's, its best checkpoint."""
+    for best in (folder / "best", folder / "checkpoints" / "best"):
+        if (best / "config.json").is_file():
+            return f"the policy of this run is {best}"
+    return "give a directory written by save_pretrained"
 
 
 def _check_safetensors(path: Path) -> None:

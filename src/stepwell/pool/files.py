@@ -97,11 +97,13 @@ def find_image_folder(path: Path) -> Path:
 
 @contextmanager
 def _open_atomically(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield part
         part.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path} ({error.strerror or error}); choose another file") from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -60,7 +60,11 @@ def open_pool(
     """
     path = Path(where)
     if must_exist and "://" not in str(where) and not (path / "pool.db" if path.is_dir() else path).is_file():
-        raise ConfigError(f"there is no pool at {where}; give its file, a folder with pool.db, or a URL")
+        inner = path / "pool" / "pool.db"
+        guess = f" (the pool of this run is {inner.parent})" if inner.is_file() else ""
+        raise ConfigError(
+            f"there is no pool at {where}; give its file, a folder with pool.db, or a URL{guess}"
+        )
     db = Database(where, durable)
     if require_write:
         db.require_write()

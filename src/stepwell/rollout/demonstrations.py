@@ -20,6 +20,7 @@ from stepwell.core import (
     ActionSpace,
     ConfigError,
     FinishReason,
+    InputError,
     Request,
     Sampled,
     Sampling,
@@ -29,11 +30,13 @@ from stepwell.core import (
     Trajectory,
     read_call,
 )
+from stepwell.core.errors import StepwellError
+from stepwell.core.user_code import format_own_lines
 from stepwell.core.versions import VersionSpan
 from stepwell.envs.base import Env
 from stepwell.envs.batch import EnvBatch
 from stepwell.rollout.episodes import Rollout
-from stepwell.rollout.jobs import Job
+from stepwell.rollout.jobs import Job, require_demonstrations
 
 _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
 
@@ -74,7 +77,7 @@ class OracleSampler:
 
     def _write_reply(self, env: Env, rng: np.random.Generator) -> str:
         space = self._agent.description.actions
-        actions = space.first_turn(env.oracle())
+        actions = space.first_turn(_ask_oracle(env, space.names))
         if not actions:
             actions = self._draw_action(env, rng)
         if self._noise:
@@ -104,6 +107,21 @@ class OracleSampler:
             return []
 
 
+def _ask_oracle(env: Env, names: Sequence[str]) -> Sequence[str]:
+    """The oracle's plan. An oracle that fails, or that plans no actions, is the user's to mend."""
+    wanted = f"{type(env).__name__}.oracle"
+    try:
+        plan = env.oracle()
+    except StepwellError:
+        raise
+    except Exception as error:  # a user's own code may raise anything
+        raise InputError(f"{wanted} failed:\n{format_own_lines(error)}") from error
+    if isinstance(plan, str) or not isinstance(plan, Sequence) or (names and not set(names).issuperset(plan)):
+        known = ", ".join(names) or "as texts"
+        raise InputError(f"{wanted} must give a list of actions ({known}), got {plan!r:.60}")
+    return plan
+
+
 def _write_reasoning(space: ActionSpace, actions: Sequence[str]) -> str:
     if not space.tools:
         return f"I go {space.separator.join(actions)}."
@@ -116,4 +134,4 @@ def demonstrate(rollout: Rollout, tasks: Sequence[Task], seed: int) -> list[Traj
     assert isinstance(rollout.sampler, OracleSampler)
     seeds = np.random.default_rng([seed, len(tasks)]).integers(2**62, size=len(tasks))
     jobs = [Job(task, task.id, int(seed)) for task, seed in zip(tasks, seeds, strict=True)]
-    return rollout.run(jobs, SamplingParams()).trajectories
+    return require_demonstrations(rollout.run(jobs, SamplingParams()), rollout.envs.name)

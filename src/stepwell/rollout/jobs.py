@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepwell.core import Task, Trajectory
+from stepwell.core import InputError, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +28,13 @@ class RolloutResult:
     failures: list[Trajectory] = field(default_factory=list)
     num_retries: int = 0
     is_stored: bool = False  # whether they are in the pool already
+
+
+def require_demonstrations(rolled: RolloutResult, name: str) -> list[Trajectory]:
+    """The demonstrations that were played; an environment that failed in all of them is refused."""
+    if rolled.failures and not rolled.trajectories:
+        raise InputError(
+            f"{rolled.failures[0].error}. It failed in every demonstration; "
+            f"`stepwell envs check {name}` shows the lines"
+        )
+    return rolled.trajectories

@@ -32,7 +32,7 @@ from stepwell.core import (
 )
 from stepwell.core.versions import VersionSpan
 from stepwell.rollout.episodes import Rollout
-from stepwell.rollout.jobs import Job
+from stepwell.rollout.jobs import Job, require_demonstrations
 
 _NO_LOGPROBS = np.zeros(0, dtype=np.float32)
 
@@ -65,7 +65,7 @@ def demonstrate_robot(rollout: Rollout, tasks: Sequence[Task], seed: int, chunk:
     assert isinstance(rollout.sampler, ExpertSampler)
     seeds = np.random.default_rng([seed, len(tasks)]).integers(2**62, size=len(tasks))
     jobs = [Job(task, task.id, int(seed)) for task, seed in zip(tasks, seeds, strict=True)]
-    shown = rollout.run(jobs, SamplingParams()).trajectories
+    shown = require_demonstrations(rollout.run(jobs, SamplingParams()), rollout.envs.name)
     return [part for trajectory in shown for part in regroup_into_chunks(trajectory, chunk)]
 
 

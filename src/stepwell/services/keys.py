@@ -120,14 +120,20 @@ def read_keys(file: Path) -> dict[str, str]:
 
 def write_keys(file: Path, hashes: Mapping[str, str]) -> None:
     """Write the file atomically, readable by its owner only."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({name: {"hash": stored} for name, stored in sorted(hashes.items())}, indent=1)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as handle:
-        handle.write(text + "\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(draft, file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(fresh, "w", encoding="utf-8") as handle:
+            handle.write(text + "\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(draft, file)
+    except OSError as error:
+        raise ConfigError(
+            f"keys_file {file} cannot be written ({error.strerror or error}); choose another file"
+        ) from error
 
 
 def _check_hash(name: str, stored: str) -> None:

@@ -66,7 +66,7 @@ def fit_to_env(config: RunConfig) -> FittedSettings:
 
 
 def _fit_to_demonstrations(shown: list[Trajectory], max_turns: int, scale: float) -> FittedSettings:
-    longest = max(step.num_units for t in shown for step in t.steps)
+    longest = max((step.num_units for t in shown for step in t.steps), default=0)
     room = f"sampling.max_tokens={longest + max(4, longest // 2)}"
     paid = average_success_pay(shown, scale)
     if paid is None:

@@ -35,6 +35,8 @@ def export_run(
     run: Path, to: str, *, checkpoint: str | None = None, licence: str = "other", private: bool = False
 ) -> str:
     """Write the policy of a run to a directory, or to `hub:org/name`; returns where it went."""
+    if to == HUB.rstrip(":"):
+        raise ConfigError("--to hub: name the model as well, hub:org/name; a folder of this name is ./hub")
     config = load_config(run / "config.toml")
     path = _choose_checkpoint(run, checkpoint)
     if holds_robot_policy(path):
@@ -49,7 +51,10 @@ def export_run(
     folder = Path(to).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--to: {folder} exists and is not empty; choose another directory")
-    write_model(run, config, path, folder, licence, name=folder.name)
+    try:
+        write_model(run, config, path, folder, licence, name=folder.name)
+    except OSError as error:
+        raise _refuse_folder(folder, error) from error
     return str(folder)
 
 
@@ -63,10 +68,12 @@ def export_card(run: Path, to: str, *, checkpoint: str | None = None, licence: s
         path = _choose_checkpoint(run, checkpoint)
         write_card(run, folder, folder.resolve().name, load_config(run / "config.toml"), path.name, licence)
     except OSError as error:
-        raise ConfigError(
-            f"--to: cannot write {folder} ({error.strerror}); choose another directory"
-        ) from error
+        raise _refuse_folder(folder, error) from error
     return str(folder / "README.md")
+
+
+def _refuse_folder(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"--to: cannot write {folder} ({error.strerror or error}); choose another directory")
 
 
 def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence: str, name: str) -> None:

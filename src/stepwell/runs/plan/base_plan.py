@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepwell.core import Split, Status, Task, Trajectory
-from stepwell.data.rows import read_rows
 from stepwell.runs.build.components import HELD_OUT_SEED, Components
 from stepwell.runs.build.phases import choose_generator, find_phase_length
 from stepwell.runs.build.warm_starts import NO_DEMOS, describe_goal, has_goal
@@ -119,7 +118,9 @@ class BasePlan:
         """Warm start, limits and evaluations."""
         config, train, warm = self.config, self.config.train, self.config.warm_start
         if warm.chats is not None:
-            count = sum(1 for _ in read_rows(warm.chats, "warm_start.chats"))
+            from stepwell.runs.sft.chats import count_chats  # a plan imports only what it needs
+
+            count = count_chats(warm.chats, "warm_start.chats")
             name = Path(warm.chats).name
             yield format_line("warm start", f"{format_count(count, 'chat')} of {name} {self._warm_up(count)}")
         if config.num_demos:

@@ -17,6 +17,10 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
     """
     if not config.workers.trainers.devices:  # else the policy is placed on the first of them
         check_dtype(config.policy.dtype, config.policy.device)
+    if config.pool.url is not None:
+        from stepwell.pool.database import parse_database_url
+
+        parse_database_url(config.pool.url)
     components = Components(config, for_plan=True)
     try:
         lines = list(_choose_plan(components, opens_env).lines())

@@ -56,6 +56,18 @@ def read_chats(source: str, renderer: Renderer, setting: str) -> list[Trajectory
     return chats
 
 
+def count_chats(source: str, setting: str) -> int:
+    """How many chats a source holds, each checked without a tokenizer."""
+    count = 0
+    for place, row in read_rows(source, setting):
+        try:
+            read_messages(row), read_tools(row)
+        except InputError as error:
+            raise ConfigError(f"{setting}: {source}, {place}: {error}") from error
+        count += 1
+    return count
+
+
 def read_messages(row: dict[str, Any]) -> tuple[Message, ...]:
     """The messages of one chat, checked."""
     given = row.get("messages")
