@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from argparse import Namespace
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,15 @@ from stepwell.engines import EmbeddedEngine
 from stepwell.policies import CausalLMPolicy
 from stepwell.policies.numerics import set_numerics
 from stepwell.pool import open_pool
+from stepwell.runs.evaluation.evaluate import evaluate_run
 from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.play.episode import open_live_agent
 from stepwell.runs.run import train
+from stepwell.runs.sft.sft import train_on_chats
+from stepwell.training.rank_link import send_message
+from stepwell.training.rank_main import serve_rank
+from stepwell.workers.engine_builders import EMBEDDED, RUN
+from stepwell.workers.hosts import build_engine
 
 
 def test_switches_that_something_else_has_turned_are_turned_back() -> None:
@@ -66,6 +75,42 @@ def test_playing_and_serving_compute_as_runs_do(tmp_path: Path) -> None:
     args = Namespace(backend=None, model="tiny-0.3m", dtype="float32", device="cpu")
     with open_pool(tmp_path / "pool.db") as pool, ExitStack() as stack:
         serve._open_engine(args, stack, pool)
+    assert switches() == (True, "highest", 1, False)
+
+
+def serve_one_rank(folder: Path) -> None:
+    """A rank whose trainer says nothing but how many threads it has."""
+    here, there = socket.socketpair()
+    with here, there:
+        send_message(there, {"is": "start", "num_threads": 1})
+        serve_rank(here)
+
+
+def imitate_chats(folder: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "P _ G"}, {"role": "assistant", "content": "Right"}]}
+    (folder / "chats.jsonl").write_text(json.dumps(chat) + "\n")
+    train_on_chats("tiny-0.3m", str(folder / "chats.jsonl"), folder / "model", print, epochs=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda folder: evaluate_run(warmed_model(), small_config(), num_tasks=1),
+        lambda folder: build_engine(
+            RUN, {"config": small_config().model_dump(mode="json"), "folder": str(folder)}
+        ).close(),
+        lambda folder: build_engine(EMBEDDED, {"model": warmed_model()}).close(),
+        serve_one_rank,
+        imitate_chats,
+    ],
+    ids=["evaluation", "generator of a run", "generator", "rank", "sft"],
+)
+def test_whatever_computes_for_a_run_computes_as_the_run_does(
+    tmp_path: Path, compute: Callable[[Path], object]
+) -> None:
+    spoil_switches()
+    compute(tmp_path)
     assert switches() == (True, "highest", 1, False)
 
 

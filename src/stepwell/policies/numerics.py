@@ -1,8 +1,8 @@
 """Numeric settings of torch, the same in every process of a run.
 
 With the same machine, versions and number of threads a run repeats bit for bit. So every process that
-computes for a run (its own, a generator, a rank of the trainer, an evaluation, `play`, `serve`) calls
-`set_numerics` first, and nothing else changes these settings.
+computes for a run (its own, a generator, a rank of the trainer, an evaluation, `play`, `serve`, `sft`, `orm`)
+calls `set_numerics` first, and nothing else changes these settings.
 """
 
 from __future__ import annotations

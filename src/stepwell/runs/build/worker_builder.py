@@ -18,6 +18,7 @@ from stepwell.config.run import RunConfig
 from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError
 from stepwell.core.child_process import limit_threads
+from stepwell.policies.numerics import set_numerics
 from stepwell.runs.build.components import Components
 from stepwell.workers.contracts import Generator, Launcher, Simulator
 from stepwell.workers.engine_builders import RUN
@@ -47,6 +48,7 @@ def check_backend(workers: WorkersConfig) -> None:
 
 def build_engine(settings: Mapping[str, Any]) -> Any:
     """The engine of a run with these settings: what a generator process builds."""
+    set_numerics()  # the number of threads is set in the environment of the process
     folder = settings.get("folder")  # of the run: its pool holds the images that prompts name
     return Components(RunConfig.model_validate(settings["config"]), folder and Path(folder)).engine
 

@@ -23,6 +23,7 @@ import torch
 
 from stepwell.core import ConfigError
 from stepwell.core.disk import rename_durably
+from stepwell.policies.numerics import set_numerics
 from stepwell.rewards.outcome_model.calibration import fit_calibration
 from stepwell.rewards.outcome_model.measures import measure_judge
 from stepwell.rewards.outcome_model.question import TEMPLATE_VERSION, TextLimits
@@ -64,6 +65,7 @@ def train_outcome_model(
         return OutcomeModel.load(to, device=settings.device)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise ConfigError(f"--to: {to} exists and is not empty; choose another directory")
+    set_numerics()
     train, validation = split_by_task(rollouts, settings.validation_share, settings.seed)
     model = OutcomeModel.start_from(
         settings.model, settings.limits, seed=settings.seed, dtype=settings.dtype, device=settings.device

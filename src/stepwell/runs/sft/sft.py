@@ -9,6 +9,7 @@ from stepwell.config.policy import PolicyConfig
 from stepwell.config.training import OptimizerConfig, WarmStartConfig
 from stepwell.core import ConfigError
 from stepwell.policies import CausalLMPolicy, accepts_images, resolve_model
+from stepwell.policies.numerics import set_numerics
 from stepwell.rendering import Renderer, load_tokenizer
 from stepwell.runs.sft.chats import read_chats
 from stepwell.training import count_batches, imitate
@@ -37,6 +38,7 @@ def train_on_chats(
     path = resolve_model(model, seed=seed)
     if accepts_images(path):
         raise ConfigError(f"{model} is a vision-language model; chats here are text only")
+    set_numerics()
     renderer = Renderer(load_tokenizer(path))
     chats = read_chats(source, renderer, "sft")
     policy = CausalLMPolicy.from_config(
