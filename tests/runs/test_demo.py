@@ -26,11 +26,13 @@ SMALL = (
 
 @pytest.mark.slow
 def test_the_last_line_tells_what_the_summary_and_the_report_hold(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "NUM_BLIND_TASKS", 100)
     run = demo.run_demo(1, tmp_path, SMALL)
-    told = capsys.readouterr().out.strip().splitlines()
+    out, err = capfd.readouterr()
+    assert err == ""  # nothing that a library prints, from Python or below, reaches the console
+    told = out.strip().splitlines()
     assert re.fullmatch(r"about \d+:\d\d of training on this machine, then the comparison", told[0])
     line = told[-1]
     found = re.fullmatch(r"held-out success (\d\.\d\d) -> (\d\.\d\d)  report (.+report\.html)", line)

@@ -28,7 +28,12 @@ OWN = ("policy.critic=own", "train.optimizer.kind=muon")
 
 @pytest.mark.parametrize(
     "settings",
-    [(), ("agent.context=observation",), ("sampling.max_tokens=3",), ("env.options={size=3, max_turns=6}",)],
+    [
+        (),
+        ("agent.context=observation",),
+        ("sampling.max_tokens=3", "env.options={size=3, max_turns=1}"),  # demonstrated replies are longer
+        ("env.options={size=3, max_turns=6}",),
+    ],
 )
 def test_what_is_typical_is_never_above_what_is_possible(settings: tuple[str, ...]) -> None:
     components = small_components(*settings)

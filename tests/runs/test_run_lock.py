@@ -15,6 +15,7 @@ import pytest
 from tests.runs.broken_envs import BrokenLake
 from tests.runs.small import small_config
 
+from stepwell.config.loading import dump_config
 from stepwell.core import ConfigError, EnvError
 from stepwell.monitors.summary import read_summary
 from stepwell.runs.run import make_run_folder, train
@@ -33,7 +34,8 @@ def test_a_second_process_is_refused_with_the_holders_pid_and_host_until_it_dies
     child = kind.Process(target=hold_until_killed, args=(tmp_path, there), daemon=True)
     child.start()
     pid = here.recv()
-    (tmp_path / "config.toml").write_text("")
+    short = small_config("train.num_updates=0", "eval.num_tasks=1", folder=tmp_path)
+    (tmp_path / "config.toml").write_text(dump_config(short))
     with pytest.raises(ConfigError, match=rf"in use by process {pid} on host {socket.gethostname()} since"):
         train(resume=tmp_path)
     child.kill()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,8 +21,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from stepwell.config.env_service import EnvServiceConfig
+from stepwell.config.worker_service import WorkerServiceConfig
 from stepwell.services.envs.app import create_env_app
 from stepwell.services.http_server import serve_in_thread
+from stepwell.services.worker_host import create_worker_host_app
 
 SHORT = {"header_timeout_s": 0.5, "body_timeout_s": 0.5, "max_concurrent": 16, "max_body_bytes": 2**20}
 SLOW_HEADERS = b"POST /sessions HTTP/1.1\r\nhost: localhost\r\n"
@@ -183,6 +189,26 @@ def test_an_image_url_is_never_fetched(gateway: Served) -> None:
         assert reply.status_code == 400 and listener.num_connections == 0
 
 
+@contextlib.contextmanager
+def hold_long_prompts(gateway: Served) -> Iterator[threading.Event]:
+    """Inside the block tokenizing a long prompt goes on for ever; the event says that one has begun."""
+    template = gateway.gateway.renderer.template
+    encode, began, may_end = template.encode, threading.Event(), threading.Event()
+
+    def encode_slowly(text: str) -> list[int]:
+        if len(text) > 20_000:
+            began.set()
+            assert may_end.wait(30)
+        return encode(text)
+
+    template.encode = encode_slowly  # type: ignore[method-assign]
+    try:
+        yield began
+    finally:
+        may_end.set()
+        del template.encode  # type: ignore[attr-defined]
+
+
 def test_a_prompt_that_cannot_fit_is_refused_by_its_bytes_before_it_is_tokenized(
     patient_gateway: Served,
 ) -> None:
@@ -206,25 +232,40 @@ def test_while_a_long_prompt_is_tokenized_others_are_answered(patient_gateway: S
         body = {**CALL, "messages": [user(text)]}
         replies.append(gateway.post("/s/long/v1/messages/count_tokens", body, timeout=60))
 
-    encode = gateway.gateway.renderer.template.encode
-    began, may_end = threading.Event(), threading.Event()
-
-    def encode_slowly(text: str) -> list[int]:
-        if len(text) > 20_000:
-            began.set()
-            assert may_end.wait(30)
-        return encode(text)
-
-    gateway.gateway.renderer.template.encode = encode_slowly  # type: ignore[method-assign]
-    try:
+    with hold_long_prompts(gateway) as began:
         thread = threading.Thread(target=send_long_prompt)
         thread.start()
         assert began.wait(30)
         assert gateway.get("/health", timeout=30).status_code == 200
         assert gateway.post("/s/short/v1/chat/completions", CALL, timeout=30).status_code == 200
         assert not replies
-    finally:
-        may_end.set()
-        thread.join()
-        del gateway.gateway.renderer.template.encode  # type: ignore[attr-defined]
+    thread.join()
     assert json.loads(replies[0].text)
+
+
+def test_more_prompts_than_may_wait_are_refused_with_a_time_to_try_again(tmp_path: Path) -> None:
+    with serve_gateway(tmp_path, max_waiting_prompts=1) as gateway:
+        long = {**CALL, "messages": [user("Where is it? " * 2000)]}
+        ask = partial(gateway.post, "/s/long/v1/messages/count_tokens", long, timeout=60)
+        with ThreadPoolExecutor(1) as threads, hold_long_prompts(gateway) as began:
+            first = threads.submit(ask)
+            assert began.wait(30)
+            reply = gateway.post("/s/other/v1/chat/completions", CALL, timeout=30)
+            assert reply.status_code == 503 and reply.headers["retry-after"] == "1"
+            assert "1 prompts are waiting to be tokenized (max_waiting_prompts)" in reply.text
+            assert not first.done()
+        assert gateway.post("/s/other/v1/chat/completions", CALL, timeout=60).status_code == 200
+
+
+def test_unfinished_bodies_of_one_caller_hold_no_more_than_their_share() -> None:
+    config = WorkerServiceConfig(max_body_bytes=2**20)
+    url, stop = serve_in_thread(create_worker_host_app(config))
+    head = b"POST /workers HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1048576\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        stack.callback(stop)
+        slow = [stack.enter_context(dial(url)) for _ in range(3)]
+        for connection in slow:
+            with contextlib.suppress(ConnectionError):  # one is refused before it has sent all
+                connection.sendall(head + b"x" * 1_000_000)
+        refused = select.select(slow, [], [], 30)[0]
+        assert refused and receives(refused[0], b"too many large bodies are being sent at once")
