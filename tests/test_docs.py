@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import runpy
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -195,6 +196,19 @@ def test_no_command_hides_in_a_block_that_is_not_run() -> None:
             if block.language in NOT_RUN:
                 assert not re.search(r"^\$ ", block.text, flags=re.MULTILINE), page
                 assert not re.search(r"^(import|from) \w+", block.text, flags=re.MULTILINE), page
+
+
+def test_columns_of_docstrings_are_tables_of_the_site_and_examples_are_code() -> None:
+    pytest.importorskip("griffe")
+    format_paragraph = runpy.run_path(str(ROOT / "scripts" / "docstring_blocks.py"))["format_paragraph"]
+    columns = "config  a preset,\n        or a file\nenv     a | b"
+    assert format_paragraph(columns).splitlines()[2:] == [
+        "| `config` | a preset, or a file |",
+        "| `env` | a \\| b |",
+    ]
+    assert format_paragraph(">>> 1 + 1\n2") == "```pycon\n>>> 1 + 1\n2\n```"
+    for kept in ("One line  with a gap.", "Two lines\nof words.", "    a drawing  ─►  of parts"):
+        assert format_paragraph(kept) == kept
 
 
 def test_the_demo_prints_the_same_on_every_page_that_shows_it() -> None:
