@@ -115,7 +115,7 @@ def test_dpo_without_pairs_is_refused() -> None:
 
 def test_microbatches_that_cannot_be_are_refused() -> None:
     whole = LossInputs(**FULL)
-    with pytest.raises(InputError, match="steps: they part a chosen step"):
+    with pytest.raises(InputError, match="steps: they separate a chosen step"):
         whole.microbatch(torch.tensor([0]), LOGPROBS[:2])
     with pytest.raises(InputError, match=r"policy_logprobs: shape \[3\], expected \[2\]"):
         LossInputs(**(FULL | {"pairs": None})).microbatch(torch.tensor([0]), LOGPROBS)

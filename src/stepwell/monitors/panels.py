@@ -65,7 +65,7 @@ PANELS = (
         absent=0.0,
     ),
     Panel(
-        "Replies in form",
+        "Well-formed replies",
         ("format_share",),
         "Share of replies in exactly the required form. It should soon be near 1.",
         0.0,
@@ -85,7 +85,7 @@ PANELS = (
         1.0,
     ),
     Panel(
-        "Groups all alike",
+        "Groups with equal rewards",
         ("equal_groups",),
         "Share of groups whose episodes all got the same reward: nothing is learnt from them. Low is good.",
         0.0,
@@ -123,7 +123,7 @@ PANELS = (
         0.0,
     ),
     Panel(
-        "Kept share",
+        "Imitated share",
         ("kept_share",),
         "Share of tokens of the episodes that were good enough to imitate. At 0 nothing is learnt.",
         0.0,
@@ -248,7 +248,7 @@ PANELS = (
     Panel(
         "Busy share",
         ("simulators/busy", "generators/busy", "trainers/busy"),
-        "Share of the time that each group of workers is busy. The slowest should be near 1.",
+        "Share of the time that each kind of worker is busy. The slowest should be near 1.",
         0.0,
         1.0,
         labels={f"{group}/busy": group for group in ("simulators", "generators", "trainers")},
@@ -285,7 +285,7 @@ PANELS = (
         0.0,
     ),
     Panel(
-        "Samples past their age",
+        "Samples that are too old",
         ("staleness/over", "staleness/dropped"),
         "Groups older than workers.max_staleness: used anyway (over), or dropped. Should be 0.",
         0.0,
@@ -328,7 +328,7 @@ PANELS = (
     Panel(
         "Memory, MB",
         ("simulators/memory_mb", "generators/memory_mb", "trainers/memory_mb"),
-        "Memory of each group of workers. A line that only rises is a leak.",
+        "Memory of each kind of worker. A line that only rises is a leak.",
         0.0,
         labels={f"{group}/memory_mb": group for group in ("simulators", "generators", "trainers")},
     ),

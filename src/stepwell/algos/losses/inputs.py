@@ -112,7 +112,7 @@ class LossInputs:
         inside = chosen[self.pairs]
         if bool((inside[:, 0] != inside[:, 1]).any()):
             raise InputError(
-                "steps: they part a chosen step from its rejected one; keep both steps of a pair together"
+                "steps: they separate a chosen step from its rejected one; keep both steps of a pair together"
             )
         return (chosen.long().cumsum(0) - 1)[self.pairs[inside[:, 0]]]
 

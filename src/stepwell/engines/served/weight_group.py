@@ -106,7 +106,7 @@ class WeightGroup:
         call.cancel()
         if isinstance(error, StepwellError):
             raise error
-        raise ServerLostError(f"{self._client.base_url} left the group of weights: {error}") from error
+        raise ServerLostError(f"{self._client.base_url} left the weight transfer group: {error}") from error
 
     async def _ask_workers(self, method: str, kwargs: dict[str, Any]) -> list[Any]:
         body = {"method": method, "kwargs": kwargs}

@@ -233,5 +233,5 @@ def _get_json(url: str) -> dict[str, Any]:
     except (OSError, ValueError, urllib.error.URLError) as error:
         raise EnvError(f"no OpenEnv server answers at {url}: {error}") from error
     if not isinstance(value, dict):
-        raise EnvError(f"what {url} answers is not OpenEnv's")
+        raise EnvError(f"the reply of {url} does not have OpenEnv's format")
     return value
