@@ -39,11 +39,11 @@ def test_a_reply_that_could_not_be_read_is_told_first() -> None:
     assert agent().next_prompt(SEEN, [PastTurn((), "bad"), PastTurn((look(),))]) == "A room."
 
 
-def test_envs_without_tools_tell_problems_only_where_asked() -> None:
+def test_envs_without_tools_report_problems_only_where_asked() -> None:
     assert agent(NAMES).next_prompt(SEEN, [PastTurn((), "'Jump' is not an action")]) == "A room."
-    told = agent(NAMES, tell_problems=True).next_prompt(SEEN, [PastTurn((), "'Jump' is not an action")])
+    told = agent(NAMES, report_problems=True).next_prompt(SEEN, [PastTurn((), "'Jump' is not an action")])
     assert told == "Your last reply could not be read: 'Jump' is not an action.\nA room."
-    assert agent(tell_problems=False).next_prompt(SEEN, [PastTurn((), "bad")]) == "A room."
+    assert agent(report_problems=False).next_prompt(SEEN, [PastTurn((), "bad")]) == "A room."
 
 
 def test_steps_tell_the_observation_and_what_was_done() -> None:

@@ -103,7 +103,7 @@ def test_an_example_that_is_no_reply_is_refused() -> None:
 def test_user_messages_hold_the_observation_alone_unless_a_reminder_is_asked_for() -> None:
     board = Observation("_P\nG_")
     assert agent().first_prompt(board) == agent().next_prompt(board) == "_P\nG_"
-    assert agent(remind=True).next_prompt(board) == "_P\nG_\nReply: <answer>...</answer>"
+    assert agent(repeat_format=True).next_prompt(board) == "_P\nG_\nReply: <answer>...</answer>"
 
 
 def test_images_are_mentioned_only_where_there_is_no_text() -> None:

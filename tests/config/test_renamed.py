@@ -112,9 +112,64 @@ def test_the_memory_of_an_agent_is_now_its_context(tmp_path: Path) -> None:
     file.write_text('[agent]\nmemory = "steps"\n')
     with pytest.warns(FutureWarning, match="agent.memory is now called agent.context"):
         assert load_config(file).agent.context == "observation"
-    with pytest.warns(FutureWarning, match='write "observation" for "steps"'):
+    with pytest.warns(FutureWarning, match='the value "steps" of agent.context .* write "observation"'):
         assert load_config(None, ["agent.memory=steps"]).agent.context == "observation"
     assert load_config(None, ["agent.context=window"]).agent.context == "window"
     assert AgentConfig.model_validate({"memory": "dialogue"}).context == "dialogue"
     stored = {"agent": {"memory": "steps"}}
     assert rename_tables(stored) == {"agent": {"context": "observation"}}
+
+
+RENAMED = {
+    "agent.remind": ("agent.repeat_format", True),
+    "agent.tell_problems": ("agent.report_problems", True),
+    "engine.server.num_retries": ("engine.server.max_retries", 7),
+    "train.guard.fall_errors": ("train.guard.fall_threshold", 2.5),
+    "train.guard.rate_after": ("train.guard.learning_rate_factor", 0.25),
+}
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_a_key_with_a_new_name_is_read_by_the_old_one_from_everywhere(old: str, tmp_path: Path) -> None:
+    new, value = RENAMED[old]
+    table, _, key = old.rpartition(".")
+    file = tmp_path / "old.toml"
+    file.write_text(f"[{table}]\n{key} = {json.dumps(value)}\n")
+    expected = load_config(None, [f"{new}={json.dumps(value)}"])
+    for read in (
+        lambda: load_config(file),
+        lambda: load_config(None, [f"{old}={json.dumps(value)}"]),
+        lambda: load_config(None, [f"{table}={{{key}={json.dumps(value)}}}"]),
+    ):
+        with pytest.warns(FutureWarning, match=f"the setting {old} is now called {new}: write {new}") as seen:
+            assert read() == expected
+        assert len(seen) == 1
+    stored = expected.model_dump(mode="json")
+    inner = stored
+    for part in table.split("."):
+        inner = inner[part]
+    inner[key] = inner.pop(new.rpartition(".")[2])
+    assert RunConfig.model_validate(stored) == expected and find_changes(stored, expected) == []
+
+
+def test_a_value_with_a_new_name_is_read_by_the_old_one() -> None:
+    with pytest.warns(FutureWarning, match='the value "tell" of train.guard.on_fall .* "warn"') as seen:
+        assert load_config(None, ["train.guard.on_fall=tell"]).train.guard.on_fall == "warn"
+    assert len(seen) == 1
+
+
+def test_a_variant_with_beside_is_read_with_one_warning(tmp_path: Path) -> None:
+    new = """name = "s"
+[[variants]]
+name = "a"
+[[variants]]
+name = "b"
+table = "Ablation"
+compare_with = "a"
+"""
+    (tmp_path / "new.toml").write_text(new)
+    (tmp_path / "old.toml").write_text(new.replace("compare_with", "beside"))
+    with pytest.warns(FutureWarning, match="beside of a variant is now called compare_with") as seen:
+        found = load_study(tmp_path / "old.toml")
+    assert len(seen) == 1 and found == load_study(tmp_path / "new.toml")
+    assert found.variants[1].compare_with == "a"

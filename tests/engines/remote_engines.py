@@ -19,7 +19,7 @@ from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.tiny_models import build_tiny
 
 PROMPT = [40, 41, 42, 43, 44]
-QUICK = RemoteEngineConfig(num_retries=2, backoff_s=0.01, connect_timeout_s=2.0)
+QUICK = RemoteEngineConfig(max_retries=2, backoff_s=0.01, connect_timeout_s=2.0)
 
 
 @pytest.fixture(scope="module")

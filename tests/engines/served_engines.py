@@ -21,7 +21,7 @@ from stepwell.policies.tiny_models import build_tiny
 
 VLLM_URL = os.environ.get("STEPWELL_VLLM_PROCESSED", "")
 VLLM_MODEL = os.environ.get("STEPWELL_VLLM_MODEL", "")
-QUICK = {"num_retries": 1, "backoff_s": 0.01, "num_probes": 2, "probe_tokens": 8, "connect_timeout_s": 2.0}
+QUICK = {"max_retries": 1, "backoff_s": 0.01, "num_probes": 2, "probe_tokens": 8, "connect_timeout_s": 2.0}
 
 
 @cache

@@ -65,7 +65,7 @@ def both(model: str, config: RunConfig, url: str, folder: Path) -> tuple[EvalRep
     [
         (),
         ("agent.context=observation",),
-        ("agent.strategy=free_think", "agent.remind=true", "env.options.max_turns=3"),
+        ("agent.strategy=free_think", "agent.repeat_format=true", "env.options.max_turns=3"),
         ("agent.context=window", "agent.context_turns=1", "env.options.max_turns=3"),
         ("agent.context=summary", "agent.context_turns=1", "env.options.max_turns=3"),
         ("env.name=tests.envs.tool_envs:Notes", "env.options={}", "agent.context=observation"),

@@ -29,7 +29,7 @@ RUIN = (
     "eval.every=2",
     "eval.num_tasks=12",
     "checkpoint.keep=9",
-    "train.guard={on_fall='roll_back', fall_errors=0.5}",
+    "train.guard={on_fall='roll_back', fall_threshold=0.5}",
 )
 
 
@@ -100,7 +100,7 @@ def test_the_last_good_checkpoint_is_not_pruned(tmp_path: Path) -> None:
 
 def test_without_the_setting_a_fall_is_told_and_nothing_else(tmp_path: Path) -> None:
     run = train(
-        small_config(*RUIN[:-1], "train.guard.fall_errors=0.5", "train.num_updates=2", folder=tmp_path)
+        small_config(*RUIN[:-1], "train.guard.fall_threshold=0.5", "train.num_updates=2", folder=tmp_path)
     )
     (told,) = [note for note in notes(run) if "held-out success fell from" in note]
     assert "rolled back" not in told and "num_rollbacks" not in read_summary(run).more

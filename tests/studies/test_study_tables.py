@@ -252,8 +252,8 @@ def test_variants_apart_have_a_table_with_the_baseline_and_do_not_compete(result
     assert "| token |" not in apart.split("![curves]")[0]
 
 
-def test_variants_apart_may_stand_beside_another_variant_and_are_compared_with_it(tmp_path: Path) -> None:
-    text = STUDY.replace('table = "Discounts"\n', 'table = "Discounts"\nbeside = "token"\n')
+def test_a_variant_of_an_extra_table_may_be_compared_with_another_variant(tmp_path: Path) -> None:
+    text = STUDY.replace('table = "Discounts"\n', 'table = "Discounts"\ncompare_with = "token"\n')
     study, runs = planned(tmp_path, text)
     for run in runs:
         write_run(run)
@@ -262,7 +262,7 @@ def test_variants_apart_may_stand_beside_another_variant_and_are_compared_with_i
     rows = [line.split(" | ")[0] + " | " + line.split(" | ")[5] for line in apart.splitlines()[4:] if line]
     assert rows == ["| token | not told apart", "| step-low | best", "| token-low | not told apart"]
     # this fixture's episodes are the same for all variants, so no paired difference is told apart
-    with pytest.raises(ConfigError, match=r"variant step-low, beside: unknown name 'nobody'"):
+    with pytest.raises(ConfigError, match=r"variant step-low, compare_with: unknown name 'nobody'"):
         planned(tmp_path, text.replace('"token"\nenvironments', '"nobody"\nenvironments', 1))
 
 

@@ -53,7 +53,7 @@ class Agent:
         self.config = config
         self.strategy = strategy or find_strategy(config.strategy)
         self.form = choose_state_form(description, config)
-        tells = config.tell_problems
+        tells = config.report_problems
         self.tells_problems = bool(description.actions.tools) if tells is None else tells
         self._system = self._write_system_prompt(with_tools=True)
         self._system_without_tools = self._write_system_prompt(with_tools=False)
@@ -134,7 +134,7 @@ class Agent:
         if observation.images and not text:
             one = len(observation.images) == 1
             text = "The picture shows the state." if one else "The pictures show the state."
-        if not self.config.remind:
+        if not self.config.repeat_format:
             return text
         line = describe_reply_form(self.strategy, self.description.actions)
         return f"{text}\n{line}" if text else line

@@ -8,10 +8,11 @@ a `nan` would pass every comparison. Nothing here imports torch:
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
+from stepwell.config.renamed import rename_keys
 from stepwell.core.user_objects import name_object
 
 ObjectName = Annotated[str, BeforeValidator(name_object)]
@@ -22,4 +23,13 @@ OptionalObjectName = Annotated[str | None, BeforeValidator(name_object)]
 class Settings(BaseModel):
     """A group of settings: immutable, typed, and closed to unknown names."""
 
+    table_name: ClassVar[str] = ""
+    """Its dotted name in a run's settings, where it has keys with old names."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_names(cls, values: Any) -> Any:
+        """What earlier versions stored has old names of keys."""
+        return rename_keys(cls.table_name, values) if cls.table_name and isinstance(values, dict) else values

@@ -12,6 +12,7 @@ from stepwell.config.base import Settings
 class ServerConfig(Settings):
     """The servers of `engine.backend`: how to reach them, and how they get weights."""
 
+    table_name = "engine.server"
     model: str | None = Field(
         None, description="name under which the servers serve the policy; None: the only one that they serve"
     )
@@ -29,7 +30,7 @@ class ServerConfig(Settings):
     max_connections: int = Field(256, ge=1, description="concurrent requests to one server; the rest wait")
     connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
     timeout_s: float = Field(600.0, gt=0, description="how long a server may need for an action or an update")
-    num_retries: int = Field(
+    max_retries: int = Field(
         4, ge=0, description="new attempts at a server that is unreachable before it counts as lost"
     )
     backoff_s: float = Field(
@@ -113,7 +114,7 @@ class EngineConfig(Settings):
     @model_validator(mode="after")
     def _check_urls(self) -> EngineConfig:
         if self.backend == "embedded" and self.urls:
-            raise ValueError('urls are of servers; set backend to "vllm" or "sglang", or remove them')
+            raise ValueError('urls name servers; set backend to "vllm" or "sglang", or remove them')
         if self.backend != "embedded" and not self.urls:
             raise ValueError(f'backend {self.backend} needs urls, such as urls=["http://127.0.0.1:8000"]')
         if self.server.weight_transfer == "collective" and self.backend != "vllm":
@@ -131,12 +132,13 @@ class EngineConfig(Settings):
 class RemoteEngineConfig(Settings):
     """An engine behind an OpenAI-compatible token-in server (such as vLLM)."""
 
+    table_name = "engine.server"  # whose old names it had
     max_connections: int = Field(256, ge=1, description="concurrent requests to the server; the rest wait")
     connect_timeout_s: float = Field(5.0, gt=0, description="how long making a connection may take")
     timeout_s: float = Field(
         600.0, gt=0, description="how long the server may be silent; without streaming that is a whole action"
     )
-    num_retries: int = Field(
+    max_retries: int = Field(
         4,
         ge=0,
         description="new attempts when the server is unreachable, overloaded or lost before it answers",

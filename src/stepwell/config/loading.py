@@ -30,7 +30,14 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from stepwell.config.presets import list_preset_names, read_preset_text
-from stepwell.config.renamed import list_names, rename_key, rename_tables, rename_value, warn_of_old_names
+from stepwell.config.renamed import (
+    list_names,
+    rename_inner_keys,
+    rename_key,
+    rename_tables,
+    rename_value,
+    warn_of_old_names,
+)
 from stepwell.config.run import RunConfig
 from stepwell.config.schema import Setting, describe_problem, find_field
 from stepwell.config.writing import dump_config
@@ -53,7 +60,7 @@ class _Source:
     name: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)  # of tables and keys, as they are called there
+    names: list[tuple[str, str]] = field(default_factory=list)  # tables and keys, as they are called there
 
 
 def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -72,8 +79,7 @@ def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = 
     for text in overrides:
         try:
             key, value = _parse_override(text)
-            old = _split_override(text)[0]
-            names += [old[0], ".".join(old)]
+            names += _list_override_names(text)
             _set_value(source.values, key, value)
             source.places[".".join(key)] = "override"
         except ConfigError as error:
@@ -86,6 +92,14 @@ def load_config(path: Path | str | RunConfig | None, overrides: Sequence[str] = 
         raise ConfigError(_list_problems(source.name, problems))
     warn_of_old_names(names, f"{source.name}: " if source.name else "")
     return config
+
+
+def _list_override_names(text: str) -> list[tuple[str, str]]:
+    key, raw = _split_override(text)
+    value = _parse_value(raw)
+    for part in reversed(key):
+        value = {part: value}
+    return list_names(value)
 
 
 def _leave_recipe_tables(values: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -184,6 +198,8 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     renamed = rename_key(".".join(old))
     key = old if renamed == ".".join(old) else tuple(renamed.split("."))
     value = rename_value(".".join(old), _parse_value(raw))
+    if isinstance(value, dict):
+        value = rename_inner_keys(renamed, value)
     setting = _find_setting(key)
     if setting is None or setting.path != key:
         return key, value
@@ -227,14 +243,14 @@ def _set_value(values: dict[str, Any], key: tuple[str, ...], value: Any) -> None
     values[key[-1]] = value
 
 
-def _fill_defaults(defaults: BaseModel, given: Mapping[str, Any]) -> dict[str, Any]:
+def _fill_defaults(defaults: BaseModel, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Given values, filled up with the defaults of their place.
 
     Setting one key of a table must not change the others, and a table may have other defaults in another
     place.
     """
     filled = {name: getattr(defaults, name) for name in type(defaults).model_fields}
-    for name, value in given.items():
+    for name, value in changes.items():
         default = filled.get(name)
         if isinstance(default, BaseModel) and isinstance(value, Mapping):
             value = _fill_defaults(default, value)

@@ -19,7 +19,6 @@ from stepwell.config.judge import JudgeConfig
 from stepwell.config.outcome import OutcomeConfig
 from stepwell.config.outputs import CheckpointConfig, EvalConfig, MonitorConfig, ParityConfig, RunPoolConfig
 from stepwell.config.policy import PolicyConfig
-from stepwell.config.renamed import rename_agent_keys
 from stepwell.config.replay import ReplayConfig
 from stepwell.config.training import TrainConfig, WarmStartConfig
 from stepwell.config.workers import WorkersConfig
@@ -53,6 +52,7 @@ class EnvConfig(Settings):
 class AgentConfig(Settings):
     """How observations become prompts and replies become actions."""
 
+    table_name = "agent"
     strategy: ObjectName = Field(
         "no_think",
         description="what the agent writes before its answer: `no_think`, `free_think`, `grounding`, "
@@ -68,7 +68,9 @@ class AgentConfig(Settings):
         description="give the environment's guide and an example at the start; a tiny model that knows no "
         "language learns as well without them, and faster",
     )
-    remind: bool = Field(False, description="repeat the reply format in every turn, not only at the start")
+    repeat_format: bool = Field(
+        False, description="repeat the reply format in every turn, not only at the start"
+    )
     history: Literal["exact", "template"] = Field(
         "exact", description="extend the sampled ids, or render every turn again from its messages"
     )
@@ -87,15 +89,9 @@ class AgentConfig(Settings):
         description="longest list of past actions (the oldest turns are dropped first) or summary (its end "
         "is dropped), with context `observation` or `summary`",
     )
-    tell_problems: bool | None = Field(
-        None, description="say which actions could not be done, and why; None: if actions are tool calls"
+    report_problems: bool | None = Field(
+        None, description="report which actions could not be done, and why; None: if actions are tool calls"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_old_memory(cls, values: Any) -> Any:
-        """Settings of earlier versions say `memory`."""
-        return rename_agent_keys(values) if isinstance(values, dict) else values
 
     @field_validator("strategy")
     @classmethod

@@ -14,22 +14,22 @@ def list_study_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _find_folder().glob("*.toml")))
 
 
-def find_study(given: str | Path) -> Path:
+def find_study(name: str | Path) -> Path:
     """The file of a study: a path, or the name of one that comes with the package.
 
     A file wins over a name, so that your own study may have the name of a built-in one.
     """
-    path = Path(given)
+    path = Path(name)
     if path.is_file():
         return path
-    if str(given) in list_study_names():
-        return _find_folder() / f"{given}.toml"
+    if str(name) in list_study_names():
+        return _find_folder() / f"{name}.toml"
     if path.is_dir():
-        raise ConfigError(f"{str(given)!r} is a folder; give the TOML file of a study, or {_list_names()}")
+        raise ConfigError(f"{str(name)!r} is a folder; give the TOML file of a study, or {_list_names()}")
     guess = (
-        suggest_name(str(given), list_study_names()) or f"; give the path of a TOML file, or {_list_names()}"
+        suggest_name(str(name), list_study_names()) or f"; give the path of a TOML file, or {_list_names()}"
     )
-    raise ConfigError(f"study file {str(given)!r} does not exist, and no built-in study has this name{guess}")
+    raise ConfigError(f"study file {str(name)!r} does not exist, and no built-in study has this name{guess}")
 
 
 def _list_names() -> str:

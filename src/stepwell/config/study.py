@@ -111,7 +111,11 @@ class StudyConfig(NamedSettings):
         _check_known("quick.environments", self.quick.environments or (), envs)
         for variant in self.variants:
             _check_known(f"variant {variant.name}, environments", variant.environments or (), envs)
-            _check_known(f"variant {variant.name}, beside", [variant.beside] if variant.beside else [], known)
+            _check_known(
+                f"variant {variant.name}, compare_with",
+                [variant.compare_with] if variant.compare_with else [],
+                known,
+            )
             chosen = [variant.choice_of] if variant.choice_of else []
             _check_known(f"variant {variant.name}, choice_of", chosen, known)
         if self.select is not None:
@@ -207,7 +211,7 @@ def load_study(path: Path) -> StudyConfig:
 
 def plan_runs(
     study: StudyConfig,
-    beside: Path,
+    parent: Path,
     folder: Path,
     device: str | None = None,
     *,
@@ -215,14 +219,14 @@ def plan_runs(
 ) -> list[PlannedRun]:
     """Every run, seed by seed, so that an unfinished study still compares all variants.
 
-    `beside` is the folder of the study file, `folder` that of the run folders. `chosen` holds settings of an
+    `parent` is the folder of the study file, `folder` that of the run folders. `chosen` holds settings of an
     environment and a variant that were selected before (`studies/selection.py`).
     """
-    envs = study.environments or (_make_base_env(study, _find_base(study.base, beside)),)
+    envs = study.environments or (_make_base_env(study, _find_base(study.base, parent)),)
     runs = []
     for seed in study.seeds:
         for env in envs:
-            base = _find_base(env.base or study.base, beside)
+            base = _find_base(env.base or study.base, parent)
             for variant in study.variants:
                 if variant.environments is not None and env.name not in variant.environments:
                     continue
@@ -253,8 +257,8 @@ def plan_runs(
     return runs
 
 
-def _find_base(base: str | None, beside: Path) -> str | None:
-    return str(beside / base) if base is not None and (beside / base).exists() else base
+def _find_base(base: str | None, parent: Path) -> str | None:
+    return str(parent / base) if base is not None and (parent / base).exists() else base
 
 
 def _make_base_env(study: StudyConfig, base: str | None) -> StudyEnvConfig:

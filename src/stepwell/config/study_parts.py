@@ -47,7 +47,7 @@ class VariantConfig(NamedSettings):
 
     group: str = Field("", description="variants of a group share a panel of the plot")
     table: str = Field("", description="title of an extra table, with the baseline; empty: the main table")
-    beside: str | None = Field(
+    compare_with: str | None = Field(
         None, description="with `table`: the variant of the main table to show in it; None: the baseline"
     )
     environments: tuple[str, ...] | None = Field(None, description="environments of this variant; None: all")

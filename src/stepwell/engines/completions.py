@@ -102,12 +102,12 @@ def build_probe(request: Request, model: str, temperature: float) -> dict[str, A
     return {**body, **shape, "return_tokens_as_token_ids": True}  # ids: two tokens may share a text
 
 
-def detect_logprobs_mode(greedy: Any, heated: Any) -> Mode:
+def detect_logprobs_mode(greedy: Any, sampled: Any) -> Mode:
     """Find out which logprobs the server returns, from replies to `build_probe` at temperatures 0 and 2.
 
     If the server scales first, the distance between likely tokens is halved at temperature 2.
     """
-    cold, hot = _measure_spread(greedy), _measure_spread(heated)
+    cold, hot = _measure_spread(greedy), _measure_spread(sampled)
     if cold < 0.01:
         raise EngineError(
             "cannot detect which logprobs the server returns, because its tokens are equally likely; set "

@@ -66,7 +66,7 @@ class ServerClient:
 
     async def read_status(self, path: str) -> int:
         """The status of a GET request."""
-        response = await self._attempt_request("GET", path, None, self.config.num_retries)
+        response = await self._attempt_request("GET", path, None, self.config.max_retries)
         await response.aclose()
         return response.status_code
 
@@ -90,7 +90,7 @@ class ServerClient:
         self, method: str, path: str, body: dict[str, Any] | None = None, num_retries: int | None = None
     ) -> AsyncIterator[Response]:
         """Open a response with status 200; its body is not read yet."""
-        retries = self.config.num_retries if num_retries is None else num_retries
+        retries = self.config.max_retries if num_retries is None else num_retries
         response = await self._attempt_request(method, path, body, retries)
         try:
             if response.status_code != 200:

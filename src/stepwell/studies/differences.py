@@ -75,5 +75,5 @@ def describe_rows(rows: Sequence[Row]) -> list[str]:
             verdict = "" if found.is_told_apart else ", not told apart"
             if found.num_seeds == 1:
                 verdict = ": the interval is over tasks and says nothing about other seeds"
-            lines.append(f"{row.variant} against {row.beside}: {found}, {seeds}{verdict}")
+            lines.append(f"{row.variant} against {row.compared_with}: {found}, {seeds}{verdict}")
     return lines

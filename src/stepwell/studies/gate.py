@@ -32,7 +32,7 @@ def make_gate(study: StudyConfig) -> StudyConfig:
         raise ConfigError(f"study {study.name} has no [gate]; compare its variants without --gate")
     variants = [
         v.model_copy(
-            update={"settings": merge_tables(v.settings, gate.settings), "table": "", "beside": None}
+            update={"settings": merge_tables(v.settings, gate.settings), "table": "", "compare_with": None}
         )
         for v in study.variants
     ]

@@ -166,7 +166,7 @@ def _select_tables(results: Results, rows: list[Row]) -> list[tuple[str, list[st
     tables = [("", [row for row in rows if not row.table])]
     for title in dict.fromkeys(row.table for row in rows if row.table):
         chosen = [row for row in rows if row.table == title]
-        names = {row.beside for row in chosen}
+        names = {row.compared_with for row in chosen}
         beside = [row for row in rows if row.variant in names and row not in chosen]
         runs = [run for run in results.runs if run.env == chosen[0].env]
         tables.append((title, mark_best([*beside, *chosen], runs)))

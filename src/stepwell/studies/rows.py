@@ -63,7 +63,7 @@ class Row:
     updates_per_min: Figure | None = None
     env_steps: Figure | None = None
     table: str = ""
-    beside: str = ""
+    compared_with: str = ""
     elsewhere: dict[str, Figure] = field(default_factory=dict)
     standing: str = ""
     budget_share: float | None = None
@@ -89,9 +89,9 @@ def make_rows(study: StudyConfig, env: str, results: Sequence[RunResult], budget
         if not mine:  # it does not run in this environment
             continue
         row = _make_row(variant, env, mine, variant.name == study.first)
-        row.beside = variant.beside or study.first
-        if row.beside != row.variant:
-            beside = [result for result in results if result.variant == row.beside]
+        row.compared_with = variant.compare_with or study.first
+        if row.compared_with != row.variant:
+            beside = [result for result in results if result.variant == row.compared_with]
             row.difference = compare_variants(mine, beside)
         if budget is not None and row.env_steps is not None and row.has_learnt:
             row.budget_share = row.env_steps.low / budget

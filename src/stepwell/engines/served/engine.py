@@ -184,7 +184,7 @@ class ServedEngine:
             max_connections=settings.max_connections,
             connect_timeout_s=settings.connect_timeout_s,
             timeout_s=settings.timeout_s,
-            num_retries=settings.num_retries,
+            max_retries=settings.max_retries,
             backoff_s=settings.backoff_s,
             api_key_env=settings.api_key_env,
             logprobs_mode=settings.logprobs_mode,

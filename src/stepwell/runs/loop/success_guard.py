@@ -2,9 +2,9 @@
 
     guard_success: measure_fall ─► note ─► roll_back: weights and optimizer of the last good evaluation
 
-An evaluation is good unless its success lies more than `fall_errors` standard errors below the best so far.
-After a fall, `roll_back` loads the checkpoint of the last good evaluation and lowers the learning rates. The
-count of updates continues, so the next update plays other episodes and does not repeat the fall.
+An evaluation is good unless its success lies more than `fall_threshold` standard errors below the best so
+far. After a fall, `roll_back` loads the checkpoint of the last good evaluation and lowers the learning rates.
+The count of updates continues, so the next update plays other episodes and does not repeat the fall.
 
 Invariant: everything that decides is in the loop's state and the numbered checkpoints, so a resumed run rolls
 back where the uninterrupted one would have. For this a run that may roll back writes a checkpoint after every
@@ -31,10 +31,10 @@ def guard_success(
     if errors is None:
         state.good_update = state.update
         return None
-    told = describe_fall(state, errors)
+    text = describe_fall(state, errors)
     if config.on_fall != "roll_back":
-        return told
-    return f"{told}; {roll_back(folder, state, policy, trainer, config.rate_after)}"
+        return text
+    return f"{text}; {roll_back(folder, state, policy, trainer, config.learning_rate_factor)}"
 
 
 def measure_fall(state: LoopState, config: GuardConfig) -> float | None:
@@ -44,7 +44,7 @@ def measure_fall(state: LoopState, config: GuardConfig) -> float | None:
         return None
     counts = [values.get("num_independent", values["num_tasks"]) for values in (best, last)]
     errors = compare_shares(best["success"], counts[0], last["success"], counts[1])
-    return errors if errors > config.fall_errors else None
+    return errors if errors > config.fall_threshold else None
 
 
 def describe_fall(state: LoopState, errors: float) -> str:
@@ -56,7 +56,7 @@ def describe_fall(state: LoopState, errors: float) -> str:
     )
 
 
-def roll_back(folder: Path, state: LoopState, policy: Policy, trainer: Trainer, rate_after: float) -> str:
+def roll_back(folder: Path, state: LoopState, policy: Policy, trainer: Trainer, rate_factor: float) -> str:
     """Load the last good weights; returns a sentence about it. Without such weights nothing changes."""
     path = folder / f"update-{state.good_update or 0:06d}"
     damage = "it was not kept" if not path.exists() else find_damage(path)
@@ -64,7 +64,7 @@ def roll_back(folder: Path, state: LoopState, policy: Policy, trainer: Trainer, 
         return f"the weights stay: there is no intact checkpoint to roll back to ({path.name}: {damage})"
     num_done, factor = trainer.num_done, trainer.rate_factor
     checkpoint.load_checkpoint(checkpoint.Checkpoint(path, state.good_update), policy, trainer)
-    trainer.num_done, trainer.rate_factor = num_done, factor * rate_after
+    trainer.num_done, trainer.rate_factor = num_done, factor * rate_factor
     state.num_rollbacks += 1
     state.evaluated_at = None  # the last evaluation was of other weights
     return (
