@@ -137,7 +137,7 @@ def run_with(killer: Killer, config: RunConfig) -> tuple[Path, WorkerGroups]:
 def audit(folder: Path, groups: WorkerGroups, size: int) -> dict[str, Any]:
     """What the counters and the pool say of every episode; asserts that it adds up."""
     counts = groups.driver.counts
-    assert counts.num_begun == counts.num_finished + counts.num_failed + counts.num_abandoned, counts
+    assert counts.num_started == counts.num_finished + counts.num_failed + counts.num_abandoned, counts
     with closing(open_pool(folder / "pool" / "pool.db")) as pool:
         entries = list(pool.find(Filter(channel=Channel.TRAIN)))
         lost = [entry for entry in entries if entry.status is Status.INFRA_ERROR]
@@ -151,7 +151,7 @@ def audit(folder: Path, groups: WorkerGroups, size: int) -> dict[str, Any]:
     assert len({entry.id for entry in entries}) == len(entries) == counts.num_finished + counts.num_failed
     updates = [entry for entry in read_entries(folder / "metrics.jsonl") if entry.kind == "update"]
     return {
-        "episodes begun": counts.num_begun,
+        "episodes begun": counts.num_started,
         "finished": counts.num_finished,
         "lost with a worker": counts.num_failed,
         "abandoned at the end": counts.num_abandoned,

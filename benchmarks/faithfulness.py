@@ -243,7 +243,7 @@ def audit(
     """Compare every step with its request and every reply with its step."""
     steps: dict[str, Step] = {}
     for entry in pool.find():
-        stored = pool.get(entry.id, whole=True)
+        stored = pool.get(entry.id, with_branches=True)
         by_number = dict(zip(stored.numbers, stored.trajectory.steps, strict=True))
         report.num_continued += sum(step.info["parent"] is not None for step in by_number.values())
         report.num_differing += sum(not goes_on(step, by_number) for step in by_number.values())

@@ -138,7 +138,7 @@ class Workers:
         await running
         queue.close()
         counts = driver.counts
-        assert counts.num_begun == counts.num_finished + counts.num_failed + counts.num_abandoned
+        assert counts.num_started == counts.num_finished + counts.num_failed + counts.num_abandoned
         assert feed.good == Counter(range(num_episodes)), "an episode was counted twice or not at all"
         return {
             "turns_per_s": num_episodes * NUM_TURNS / wall_s,

@@ -114,7 +114,7 @@ def test_a_dialect_of_ones_own_is_served_and_recorded(tmp_path: Path) -> None:
             body = {"model": gateway.models[0], "messages": [{"role": "user", "content": "up and down"}]}
             reply = httpx.post(f"{url}/s/mine/api/chat", json=body).json()
             assert reply["message"] == {"role": "assistant", "content": "up and down"} and reply["done"]
-            assert len(pool.get("mine", whole=True).trajectory.steps) == 1
+            assert len(pool.get("mine", with_branches=True).trajectory.steps) == 1
             refused = httpx.post(f"{url}/api/chat", json={"model": "stepwell"})
             assert refused.status_code == 400 and "messages" in refused.text
         finally:

@@ -50,7 +50,7 @@ def test_any_trajectory_survives_the_journey(
     file = tmp_path / f"out.{ending}"
     assert pool.export(file, where=Filter(ids=[made.id])) == 1
     assert other.import_(file) == 1
-    assert known(other.get(made.id, whole=True)) == known(pool.get(made.id, whole=True))
+    assert known(other.get(made.id, with_branches=True)) == known(pool.get(made.id, with_branches=True))
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -73,7 +73,7 @@ def test_what_surrounds_a_trajectory_survives_too(
     assert pool.export(file) == 3
     assert other.import_(file) == 3
     for id in ("a", "b", "c"):
-        assert known(other.get(id, whole=True)) == known(pool.get(id, whole=True))
+        assert known(other.get(id, with_branches=True)) == known(pool.get(id, with_branches=True))
     (taken,) = other.take("me", 5, channel="user")
     assert [t.id for t in taken.trajectories] == ["b", "c"]
     assert taken.trajectories == pool.take("me", 5, channel="user")[0].trajectories

@@ -107,7 +107,7 @@ def test_steps_off_the_path_are_stored_but_not_served(pool: Pool) -> None:
     assert taken.trajectories[0].steps == [steps[0], steps[2]]
     assert pool.get("a").trajectory.steps == [steps[0], steps[2]]
     assert pool.get("a").versions == (0, 2)
-    whole = pool.get("a", whole=True)
+    whole = pool.get("a", with_branches=True)
     assert whole.trajectory.steps == steps and whole.path == (0, 2)
 
 

@@ -46,7 +46,7 @@ def test_a_reward_for_no_step_is_one_for_the_last_step_of_the_path(pool: Pool) -
     pool.finish("a", Status.SUCCESS, path=[0, 2])
     assert [s.reward for s in pool.get("a").trajectory.steps] == [None, 1.0]
     pool.reward("a", 3.0)
-    assert [s.reward for s in pool.get("a", whole=True).trajectory.steps] == [None, None, 3.0, None]
+    assert [s.reward for s in pool.get("a", with_branches=True).trajectory.steps] == [None, None, 3.0, None]
     assert total(pool, "a") == 3.0
 
 
@@ -115,4 +115,4 @@ def test_rescoring_respects_the_path(pool: Pool) -> None:
     pool.append("a", 0, [step(n) for n in range(3)])
     pool.finish("a", Status.SUCCESS, path=[1, 2])
     pool.rescore(lambda found: [{"task": 1.0}, {"task": 2.0}], source="s")
-    assert [s.reward for s in pool.get("a", whole=True).trajectory.steps] == [None, 1.0, 2.0]
+    assert [s.reward for s in pool.get("a", with_branches=True).trajectory.steps] == [None, 1.0, 2.0]

@@ -58,7 +58,7 @@ class Served:
         return httpx.post(self.url + path, json=json, **options)
 
     def stored(self, session: str) -> StoredTrajectory:
-        return self.pool.get(session, whole=True)
+        return self.pool.get(session, with_branches=True)
 
     def steps(self, session: str) -> dict[int, Step]:
         stored = self.stored(session)

@@ -106,7 +106,7 @@ def next_messages(
 
 
 def stored_steps(pool: Pool, session: str) -> dict[int, Step]:
-    stored = pool.get(session, whole=True)
+    stored = pool.get(session, with_branches=True)
     return dict(zip(stored.numbers, stored.trajectory.steps, strict=True))
 
 

@@ -67,7 +67,7 @@ def test_every_started_episode_is_accounted_for_exactly_once(
 
     counts = run_virtually(work).counts
     assert counts.num_abandoned == 0
-    assert counts.num_begun == counts.num_finished + counts.num_failed == len(feed.outcomes)
+    assert counts.num_started == counts.num_finished + counts.num_failed == len(feed.outcomes)
     whole = [o for o in feed.outcomes if o.trajectory.status is Status.SUCCESS]
     assert sorted(o.job.seed for o in whole) == list(range(20))  # each job once
     for outcome in whole:  # and with all its turns: no step of a life that was lost
@@ -160,7 +160,7 @@ def test_what_is_under_way_at_a_stop_is_counted_as_not_played() -> None:
         return driver
 
     driver = run_virtually(work)
-    assert driver.counts.num_abandoned == driver.counts.num_begun == 4
+    assert driver.counts.num_abandoned == driver.counts.num_started == 4
     assert feed.outcomes == [] and driver.num_live == 0
 
 

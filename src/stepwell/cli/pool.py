@@ -200,7 +200,7 @@ def run_ls(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     with _open_pool(args.pool) as pool:
-        stored = pool.get(_complete_id(pool, args.id), whole=True)
+        stored = pool.get(_complete_id(pool, args.id), with_branches=True)
     if args.json:
         print(json.dumps(trajectory_to_json(stored), indent=1))
         return 0

@@ -56,16 +56,16 @@ def collect_env_settings(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def validate_settings(kind: type[Config], file: str | None, given: dict[str, Any]) -> Config:
+def validate_settings(kind: type[Config], file: str | None, options: dict[str, Any]) -> Config:
     """The settings of a file, overridden by those of the command line."""
     from pydantic import ValidationError
 
     from stepwell.config.schema import describe_problem
     from stepwell.core.errors import ConfigError
 
-    given = {field: value for field, value in given.items() if value is not None}
+    options = {field: value for field, value in options.items() if value is not None}
     try:
-        return kind(**{**_read_settings(file), **given})
+        return kind(**{**_read_settings(file), **options})
     except ValidationError as error:
         where, words = describe_problem(kind, error.errors(include_url=False)[0])
         raise ConfigError(f"{where}: {words}" if where else words) from error

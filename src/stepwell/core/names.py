@@ -28,7 +28,7 @@ _EXTRAS = {
 }
 
 
-def suggest_name(given: str, known: Iterable[str], title: str = "") -> str:
+def suggest_name(typed: str, known: Iterable[str], title: str = "") -> str:
     """The end of a message about an unknown name: the nearest name and, with a title, all known names.
 
     >>> suggest_name("gpro", ["grpo", "gspo"], "Recipes")
@@ -37,33 +37,33 @@ def suggest_name(given: str, known: Iterable[str], title: str = "") -> str:
     '. Recipes: grpo, gspo'
     """
     known = list(known)
-    near = " or ".join(map(repr, find_nearest(given, known)))
+    near = " or ".join(map(repr, find_nearest(typed, known)))
     guess = f"; did you mean {near}?" if near else ""
     if not title:
         return guess
     return f"{guess or '.'} {title}: {', '.join(known) or 'none'}"
 
 
-def find_nearest(given: str, known: Iterable[str]) -> list[str]:
-    """The names nearest to `given`: usually one, at most three if equally near, none if none is near.
+def find_nearest(typed: str, known: Iterable[str]) -> list[str]:
+    """The names nearest to `typed`: usually one, at most three if equally near, none if none is near.
 
     Among equally near names, those with the same first letter win: it is seldom the wrong one.
 
     >>> find_nearest("clp", ["ratio", "clip_low", "clip_high"])
     ['clip_low', 'clip_high']
     """
-    scores = {name: (measure_likeness(given, name), name[:1] == given[:1]) for name in known}
+    scores = {name: (measure_likeness(typed, name), name[:1] == typed[:1]) for name in known}
     best = max(scores.values(), default=(0.0, False))
     near = [name for name, score in scores.items() if score == best]
     return near if best[0] >= MIN_LIKENESS and len(near) <= 3 else []
 
 
-def measure_likeness(given: str, name: str) -> float:
+def measure_likeness(typed: str, name: str) -> float:
     """The likeness of a typed name and a known one, from 0 to 1 (equal up to capitals)."""
-    whole = _compare(given, name)
-    parts = [_compare(given, words) for words in _split_name(name)]
+    whole = _compare(typed, name)
+    parts = [_compare(typed, words) for words in _split_name(name)]
     initials = "".join(word[0] for word in re.findall(r"[^\W_]+", name)).lower()
-    is_short = len(initials) > 1 and given.lower() == initials
+    is_short = len(initials) > 1 and typed.lower() == initials
     return max([whole, *(_OF_WORDS * likeness for likeness in (*parts, float(is_short)))])
 
 

@@ -29,7 +29,7 @@ MAX_DROPPED = 100  # dropped tasks that a summary names; all of them are counted
 def summarize_phase(
     phase: int,
     updates: range,
-    fed: Sequence[SourcedTask],
+    tasks: Sequence[SourcedTask],
     dropped: Sequence[DroppedTask],
     played: Iterable[Trajectory],
     scored: Sequence[ScoredTrajectory],
@@ -40,7 +40,7 @@ def summarize_phase(
 ) -> dict[str, Any]:
     """The summary of a phase from what is stored about it."""
     episodes = [each for each in played if each.steps]
-    required = _find_required_turns(fed, episodes)
+    required = _find_required_turns(tasks, episodes)
     by_family: dict[str, list[bool]] = defaultdict(list)
     by_turns: dict[str, list[bool]] = defaultdict(list)
     by_requirements: dict[str, list[bool]] = defaultdict(list)
@@ -59,8 +59,8 @@ def summarize_phase(
         "required_turns": _describe_groups(by_turns),
         "requirements": _describe_groups(by_requirements),
         "errors": dict(errors.most_common()),
-        "made": sum(bool(each.parents) for each in fed) + len(dropped),
-        "kept": dict(Counter(each.relation or each.generator for each in fed).most_common()),
+        "made": sum(bool(each.parents) for each in tasks) + len(dropped),
+        "kept": dict(Counter(each.relation or each.generator for each in tasks).most_common()),
         "dropped": dict(Counter(each.reason for each in dropped).most_common()),
         "dropped_tasks": [_describe_dropped(each) for each in dropped[:MAX_DROPPED]],
         "buffer": len(scored),
@@ -68,7 +68,7 @@ def summarize_phase(
             "edges": list(HISTOGRAM_EDGES),
             "counts": count_perplexities([value for each in scored for value in each.perplexities]),
         },
-        "tasks": [_describe_task(each, episodes, required) for each in fed],
+        "tasks": [_describe_task(each, episodes, required) for each in tasks],
     }
 
 
@@ -98,7 +98,7 @@ def describe_summary(summary: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _find_required_turns(fed: Sequence[SourcedTask], episodes: Sequence[Trajectory]) -> dict[str, int]:
+def _find_required_turns(tasks: Sequence[SourcedTask], episodes: Sequence[Trajectory]) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in episodes:
         if each.is_success:
@@ -106,7 +106,7 @@ def _find_required_turns(fed: Sequence[SourcedTask], episodes: Sequence[Trajecto
     for each in episodes:
         if isinstance(golden := each.info.get("golden"), int):
             found[each.task.id] = golden
-    return found | {each.task.id: each.num_turns for each in fed if each.num_turns is not None}
+    return found | {each.task.id: each.num_turns for each in tasks if each.num_turns is not None}
 
 
 def _name_turns(turns: int | None) -> str:
@@ -119,20 +119,23 @@ def _name_turns(turns: int | None) -> str:
 
 
 def _describe_groups(groups: dict[str, list[bool]]) -> dict[str, dict[str, float]]:
-    return {name: {"episodes": len(won), "success": _average(won)} for name, won in sorted(groups.items())}
+    return {
+        name: {"episodes": len(solved), "success": _average(solved)}
+        for name, solved in sorted(groups.items())
+    }
 
 
 def _describe_task(
-    fed: SourcedTask, episodes: Sequence[Trajectory], required: dict[str, int]
+    sourced: SourcedTask, episodes: Sequence[Trajectory], required: dict[str, int]
 ) -> dict[str, Any]:
-    own = [each.is_success for each in episodes if each.task.id == fed.task.id]
+    own = [each.is_success for each in episodes if each.task.id == sourced.task.id]
     return {
-        "id": fed.task.id,
-        "title": _make_title(fed.task),
-        "parents": list(fed.parents),
-        "relation": fed.relation or fed.generator,
-        "value": fed.value,
-        "turns": required.get(fed.task.id),
+        "id": sourced.task.id,
+        "title": _make_title(sourced.task),
+        "parents": list(sourced.parents),
+        "relation": sourced.relation or sourced.generator,
+        "value": sourced.value,
+        "turns": required.get(sourced.task.id),
         "played": len(own),
         "solved": sum(own),
     }
@@ -156,5 +159,5 @@ def _make_title(task: Task) -> str:
     return line if len(line) <= TITLE_CHARS else f"{line[: TITLE_CHARS - 1]}…"
 
 
-def _average(won: Sequence[bool]) -> float:
-    return sum(won) / len(won) if won else 0.0
+def _average(solved: Sequence[bool]) -> float:
+    return sum(solved) / len(solved) if solved else 0.0

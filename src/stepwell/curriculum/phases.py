@@ -182,9 +182,9 @@ class PhasedFeed:
         first = (phase - 1) * self.num_tasks
         return [self._supply[(first + i) % len(self._supply)] for i in range(count)]
 
-    def _check_made(self, phase: int, made: Iterable[MadeTask]) -> Iterator[MadeTask]:
+    def _check_made(self, phase: int, candidates: Iterable[MadeTask]) -> Iterator[MadeTask]:
         """Refuse a value that is not a task of this environment; the error names the generator."""
-        for each in made:
+        for each in candidates:
             if isinstance(each, DroppedTask):
                 yield each
                 continue

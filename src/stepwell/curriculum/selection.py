@@ -51,15 +51,15 @@ class TaskSelection:
     kept: list[SourcedTask] = field(default_factory=list)
     dropped: list[DroppedTask] = field(default_factory=list)
 
-    def add_all(self, made: Iterable[MadeTask]) -> None:
+    def add_all(self, new_tasks: Iterable[MadeTask]) -> None:
         """Keep what is of the training split and new, without a screen."""
-        self.kept += self._drop_known(made)
+        self.kept += self._drop_known(new_tasks)
 
     def add_screened(
-        self, made: Iterable[MadeTask], screen: TaskScreen, num_tasks: int, max_candidates: int
+        self, new_tasks: Iterable[MadeTask], screen: TaskScreen, num_tasks: int, max_candidates: int
     ) -> None:
         """Keep what passes the screen, until there are `num_tasks`, or `max_candidates` were tried."""
-        candidates = islice(made, max_candidates)
+        candidates = islice(new_tasks, max_candidates)
         while len(self.kept) < num_tasks:
             new = self._collect_new(candidates)
             if not new:
@@ -94,9 +94,9 @@ class TaskSelection:
         """How many tasks were dropped, by reason, the most frequent first."""
         return dict(Counter(each.reason for each in self.dropped).most_common())
 
-    def _drop_known(self, made: Iterable[MadeTask]) -> list[SourcedTask]:
+    def _drop_known(self, new_tasks: Iterable[MadeTask]) -> list[SourcedTask]:
         new = []
-        for each in made:
+        for each in new_tasks:
             if isinstance(each, DroppedTask):
                 self.dropped.append(each)
                 continue

@@ -62,7 +62,7 @@ def rescore_trajectories(db: Database, score: Score, where: Filter, source: str)
     adds nothing. Returns the number of trajectories that changed.
     """
     num_changed = 0
-    for found in iter_stored(db, where, whole=False):
+    for found in iter_stored(db, where, with_branches=False):
         trajectory = found.trajectory
         scores = score(trajectory)
         if len(scores) != len(trajectory.steps):
@@ -76,6 +76,6 @@ def rescore_trajectories(db: Database, score: Score, where: Filter, source: str)
             if step.reward_parts.get(part) != float(value)
         ]
         if given:
-            db.write(partial(add_rewards, id=trajectory.id, given=given))
+            db.write(partial(add_rewards, id=trajectory.id, entries=given))
             num_changed += 1
     return num_changed

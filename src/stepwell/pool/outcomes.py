@@ -28,18 +28,18 @@ def assign_outcome(connection: Connection, id: str, entry: OutcomeEntry) -> None
     add_outcomes(connection, seq, [entry])
 
 
-def add_outcomes(connection: Connection, seq: int, given: Sequence[OutcomeEntry]) -> None:
+def add_outcomes(connection: Connection, seq: int, entries: Sequence[OutcomeEntry]) -> None:
     """Insert outcomes in their order; the last one counts."""
-    connection.execute(insert(outcomes), [make_outcome_row(seq, entry) for entry in given])
-    newest = get_probability(given)
+    connection.execute(insert(outcomes), [make_outcome_row(seq, entry) for entry in entries])
+    newest = get_probability(entries)
     connection.execute(
         update(trajectories).where(trajectories.c.seq == seq).values(success_probability=newest)
     )
 
 
-def get_probability(given: Sequence[OutcomeEntry]) -> float | None:
+def get_probability(entries: Sequence[OutcomeEntry]) -> float | None:
     """The probability that counts; None without outcomes."""
-    return given[-1].outcome.success_probability if given else None
+    return entries[-1].outcome.success_probability if entries else None
 
 
 def make_outcome_row(seq: int, entry: OutcomeEntry) -> dict[str, Any]:

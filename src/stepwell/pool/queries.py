@@ -180,19 +180,21 @@ def decode_task(text: str) -> Task:
     return Task(env, content, instruction, seed, tuple(tag_names))
 
 
-def get_trajectory(db: Database, id: str, *, whole: bool) -> StoredTrajectory:
-    """One trajectory with everything about it; with `whole` also the steps off its path."""
-    found = db.read(partial(_read_stored, query=_ROWS.where(trajectories.c.id == id), whole=whole))
+def get_trajectory(db: Database, id: str, *, with_branches: bool) -> StoredTrajectory:
+    """One trajectory with everything about it; `with_branches`: also the steps off its path."""
+    found = db.read(
+        partial(_read_stored, query=_ROWS.where(trajectories.c.id == id), with_branches=with_branches)
+    )
     if not found:
         raise InputError(f"trajectory {id!r} is not in the pool")
     return found[0]
 
 
-def iter_stored(db: Database, where: Filter, *, whole: bool = True) -> Iterator[StoredTrajectory]:
+def iter_stored(db: Database, where: Filter, *, with_branches: bool = True) -> Iterator[StoredTrajectory]:
     """Trajectories with everything about them, in order of creation."""
     for ids in _read_id_pages(db, where):
         query = _ROWS.where(trajectories.c.id.in_(ids)).order_by(trajectories.c.seq)
-        yield from db.read(partial(_read_stored, query=query, whole=whole))
+        yield from db.read(partial(_read_stored, query=query, with_branches=with_branches))
 
 
 def iter_trajectories(db: Database, where: Filter) -> Iterator[Trajectory]:
@@ -253,13 +255,13 @@ def _read_parts(
 
 
 def _build_trajectory(
-    row: Any, reader: RowReader, history: Sequence[Any], *, whole: bool = False
+    row: Any, reader: RowReader, history: Sequence[Any], *, with_branches: bool = False
 ) -> tuple[Trajectory, list[int]]:
     """A trajectory with its current rewards, and the numbers of its steps."""
     numbers = reader.list_numbers()
     path = json.loads(row.path) if row.path else numbers
     newest = collect_corrections(history, path)
-    chosen = numbers if whole else path
+    chosen = numbers if with_branches else path
     error, timings, info = json.loads(row.outcome) if row.outcome else ("", {}, {})
     built = Trajectory(
         task=decode_task(row.task),
@@ -280,7 +282,9 @@ def _correct_step(step: Step, newest: dict[str, float]) -> Step:
     return step
 
 
-def _read_stored(connection: Connection, query: Select[Any], *, whole: bool) -> list[StoredTrajectory]:
+def _read_stored(
+    connection: Connection, query: Select[Any], *, with_branches: bool
+) -> list[StoredTrajectory]:
     rows = connection.execute(query).all()
     step_rows, history = _read_parts(connection, rows)
     seqs = [row.seq for row in rows]
@@ -290,7 +294,7 @@ def _read_stored(connection: Connection, query: Select[Any], *, whole: bool) -> 
     found = []
     for row, entry in zip(rows, _make_summaries(connection, rows), strict=True):
         trajectory, numbers = _build_trajectory(
-            row, RowReader(step_rows[row.seq]), history[row.seq], whole=whole
+            row, RowReader(step_rows[row.seq]), history[row.seq], with_branches=with_branches
         )
         trajectory.outcome = entry.outcome
         found.append(

@@ -9,6 +9,7 @@ from typing import Self
 from stepwell.core import Trajectory
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ConfigError, InputError
+from stepwell.core.renamed import renamed_arguments
 from stepwell.pool import queries, statistics, texts
 from stepwell.pool.blobs import BlobStore
 from stepwell.pool.database import Database
@@ -66,9 +67,10 @@ class PoolReader:
         """Whether a trajectory with this id exists, open or finished."""
         return queries.has_trajectory(self._db, id)
 
-    def get(self, id: str, *, whole: bool = False) -> StoredTrajectory:
-        """One trajectory with everything about it; with `whole` also the steps off its path."""
-        return queries.get_trajectory(self._db, id, whole=whole)
+    @renamed_arguments(whole="with_branches")
+    def get(self, id: str, *, with_branches: bool = False) -> StoredTrajectory:
+        """One trajectory with everything about it; `with_branches`: also the steps off its path."""
+        return queries.get_trajectory(self._db, id, with_branches=with_branches)
 
     def find(
         self,

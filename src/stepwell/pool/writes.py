@@ -172,12 +172,12 @@ def _add_images(db: Database, connection: Connection, seq: int, keys: set[str]) 
         connection.execute(db.insert_missing(images), rows)
 
 
-def add_rewards(connection: Connection, id: str, given: Sequence[RewardEntry]) -> None:
+def add_rewards(connection: Connection, id: str, entries: Sequence[RewardEntry]) -> None:
     """Insert values of reward parts and update the total of a finished trajectory."""
     found = find_trajectory(connection, id, lock="exclusive")
     path = json.loads(found.path) if found.path else None
-    if found.status is not None or any(entry.step is not None for entry in given):
-        _check_rewarded(connection, id, found, path, given)
+    if found.status is not None or any(entry.step is not None for entry in entries):
+        _check_rewarded(connection, id, found, path, entries)
     connection.execute(
         insert(rewards),
         [
@@ -189,7 +189,7 @@ def add_rewards(connection: Connection, id: str, given: Sequence[RewardEntry]) -
                 "source": entry.source,
                 "created_s": entry.created_s,
             }
-            for entry in given
+            for entry in entries
         ],
     )
     if found.status is not None:
@@ -197,12 +197,12 @@ def add_rewards(connection: Connection, id: str, given: Sequence[RewardEntry]) -
 
 
 def _check_rewarded(
-    connection: Connection, id: str, found: Any, path: list[int] | None, given: Sequence[RewardEntry]
+    connection: Connection, id: str, found: Any, path: list[int] | None, entries: Sequence[RewardEntry]
 ) -> None:
     """Refuse a reward for a missing step; an open trajectory may get its last step later."""
     query = select(steps.c.number).where(steps.c.trajectory == found.seq).order_by(steps.c.number)
     stored = list(connection.execute(query).scalars())
-    missing = {entry.step for entry in given if entry.step is not None} - set(stored)
+    missing = {entry.step for entry in entries if entry.step is not None} - set(stored)
     if missing:
         raise InputError(f"trajectory {id!r} has no step {min(missing)}; it has {_describe_numbers(stored)}")
     if found.status is not None and not (stored if path is None else path):

@@ -84,11 +84,11 @@ def compute_step_parts(
 
 
 def _score_text(
-    form: StateForm, said: str, truth: Mapping[StateForm, str], weights: RewardConfig, judge: RuleJudge | None
+    form: StateForm, text: str, truth: Mapping[StateForm, str], weights: RewardConfig, judge: RuleJudge | None
 ) -> float:
     if judge is None:
-        return match_state(form, said, truth[form])
-    verdict = judge.judge(form, said, truth)
+        return match_state(form, text, truth[form])
+    verdict = judge.judge(form, text, truth)
     return verdict.score if weights.judge.graded else float(verdict.is_yes(weights.judge.threshold))
 
 

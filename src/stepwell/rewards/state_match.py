@@ -22,41 +22,43 @@ from collections.abc import Hashable, Set
 from functools import lru_cache
 
 from stepwell.core.env_description import StateForm
+from stepwell.core.renamed import renamed_arguments
 
 _Relation = tuple[str, str, str]
 
 
-def match_state(form: StateForm, said: str, truth: str) -> float:
-    """The match of `said` and `truth`, both in `form`, from 0 to 1."""
+@renamed_arguments(said="claim")
+def match_state(form: StateForm, claim: str, truth: str) -> float:
+    """The match of `claim` and `truth`, both in `form`, from 0 to 1."""
     if form == StateForm.SYMBOLIC:
-        return match_grids(said, truth)
+        return match_grids(claim, truth)
     if form == StateForm.STRUCTURED:
         return (
-            compute_f1(parse_positions(said), parse_positions(truth))
+            compute_f1(parse_positions(claim), parse_positions(truth))
             if parse_positions(truth)
-            else compute_f1(_list_tokens(said), _list_tokens(truth))
+            else compute_f1(_list_tokens(claim), _list_tokens(truth))
         )
     return (
-        compute_f1(parse_relations(said), parse_relations(truth))
+        compute_f1(parse_relations(claim), parse_relations(truth))
         if parse_relations(truth)
-        else compute_f1(_list_tokens(said), _list_tokens(truth))
+        else compute_f1(_list_tokens(claim), _list_tokens(truth))
     )
 
 
-def match_grids(said: str, truth: str) -> float:
+def match_grids(claim: str, truth: str) -> float:
     """The share of equal cells; blanks between cells and around the grid are ignored."""
-    cells, true_cells = split_rows(said), split_rows(truth)
+    cells, true_cells = split_rows(claim), split_rows(truth)
     if [len(row) for row in cells] != [len(row) for row in true_cells]:
         return 0.0
     pairs = [pair for rows in zip(cells, true_cells, strict=True) for pair in zip(*rows, strict=True)]
     return sum(a == b for a, b in pairs) / len(pairs) if pairs else 1.0
 
 
-def compute_f1(said: Set[Hashable], truth: Set[Hashable]) -> float:
-    """Harmonic mean of the share of `said` that is true and the share of the truth that is said."""
-    if not said and not truth:
+def compute_f1(claim: Set[Hashable], truth: Set[Hashable]) -> float:
+    """Harmonic mean of the share of `claim` that is true and the share of the truth that it states."""
+    if not claim and not truth:
         return 1.0
-    return 2 * len(said & truth) / (len(said) + len(truth))
+    return 2 * len(claim & truth) / (len(claim) + len(truth))
 
 
 # ---- structured ------------------------------------------------------------------------------

@@ -46,9 +46,9 @@ def handle_first_stop(ask: Callable[[signal.Signals], None]) -> Iterator[None]:
         yield
 
 
-def describe_stop(asked: signal.Signals, present: str) -> str:
+def describe_stop(signum: signal.Signals, present: str) -> str:
     """What a run does after its first signal, in words; `present` is the work that it finishes."""
-    by, again = ("", "Ctrl-C") if asked == signal.SIGINT else (f" by {asked.name}", asked.name)
+    by, again = ("", "Ctrl-C") if signum == signal.SIGINT else (f" by {signum.name}", signum.name)
     return f"interrupted{by}: finishing {present}, then saving ({again} again stops at once)"
 
 

@@ -154,12 +154,12 @@ class AnswerModel:
         return float(np.mean(losses))
 
     def _learn_batch(
-        self, shown: Sequence[LabelledPrompt], settings: AnswerTraining, optimizer: Optimizer, epoch: int
+        self, examples: Sequence[LabelledPrompt], settings: AnswerTraining, optimizer: Optimizer, epoch: int
     ) -> float:
         optimizer.zero_grad()
         total = 0.0
-        for part in _cut_batch(shown, settings.token_budget):
-            share = len(part) / len(shown)
+        for part in _cut_batch(examples, settings.token_budget):
+            share = len(part) / len(examples)
             steps = [
                 Step.from_tokens(one.prompt_ids, [self.yes_id if one.is_yes else self.no_id]) for one in part
             ]
@@ -202,11 +202,11 @@ def _cycle_shuffled(places: Sequence[int], seed: list[int]) -> Iterator[int]:
         yield from (places[i] for i in rng.permutation(len(places)))
 
 
-def _cut_batch(shown: Sequence[LabelledPrompt], token_budget: int) -> Iterator[list[LabelledPrompt]]:
+def _cut_batch(examples: Sequence[LabelledPrompt], token_budget: int) -> Iterator[list[LabelledPrompt]]:
     """Parts of a batch of at most this many tokens each; their gradients are summed."""
     part: list[LabelledPrompt] = []
     num_tokens = 0
-    for one in shown:
+    for one in examples:
         if part and num_tokens + one.prompt_ids.size > token_budget:
             yield part
             part, num_tokens = [], 0

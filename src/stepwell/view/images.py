@@ -17,57 +17,57 @@ MakeImage = Callable[[ViewedRun, Mapping[str, str]], tuple[bytes, str]]
 MAX_FILM_BYTES = 3_000_000
 
 
-def make_still(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
+def make_still(run: ViewedRun, query: Mapping[str, str]) -> tuple[bytes, str]:
     """An image of the pool by its content hash."""
-    name = given.get("name", "")
+    name = query.get("name", "")
     if run.pool is None or not is_content_hash(name):
         raise InputError("there is no such image")
     return encode_png(run.pool.load_image(name)), "image/png"
 
 
-def make_frame(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
+def make_frame(run: ViewedRun, query: Mapping[str, str]) -> tuple[bytes, str]:
     """What a robot's cameras showed in one step."""
-    frames = _read_frames(run, given)
-    step = given.get("step", "0")
+    frames = _read_frames(run, query)
+    step = query.get("step", "0")
     if not step.isdigit() or int(step) >= len(frames):
         raise InputError("there is no such step")
     return encode_png(frames[int(step)]), "image/png"
 
 
-def make_episode_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
+def make_episode_film(run: ViewedRun, query: Mapping[str, str]) -> tuple[bytes, str]:
     """A robot's episode as a film; `again=1` plays it again in the simulator, for `form` see `_film`."""
-    if run.pool is not None and given.get("again"):
-        frames = simulate_frames(run, run.pool.get(given.get("id", "")))
+    if run.pool is not None and query.get("again"):
+        frames = simulate_frames(run, run.pool.get(query.get("id", "")))
     else:
-        frames = _read_frames(run, given)
+        frames = _read_frames(run, query)
     stills = [ReplayFrame("", "", [], 0.0, image_png=encode_png(frame)) for frame in frames]
-    return _film(Replay("", "", "", 0.0, stills), given)
+    return _film(Replay("", "", "", 0.0, stills), query)
 
 
-def make_replay_film(run: ViewedRun, given: Mapping[str, str]) -> tuple[bytes, str]:
+def make_replay_film(run: ViewedRun, query: Mapping[str, str]) -> tuple[bytes, str]:
     """A replay of the run's report as a film."""
     replays = load_replays(run.folder / FILE_NAME)
-    number = given.get("number", "0")
+    number = query.get("number", "0")
     if not number.isdigit() or int(number) >= len(replays):
         raise InputError("there is no such replay")
-    return _film(replays[int(number)], given)
+    return _film(replays[int(number)], query)
 
 
-def _film(replay: Replay, given: Mapping[str, str]) -> tuple[bytes, str]:
+def _film(replay: Replay, query: Mapping[str, str]) -> tuple[bytes, str]:
     """A film; `form=gif` asks for a GIF, `form=still` for the first image."""
     stills = [frame.image_png for frame in replay.frames if frame.image_png is not None]
-    if given.get("form") == "still" and stills:
+    if query.get("form") == "still" and stills:
         return stills[0], "image/png"
-    film = make_film(replay, MAX_FILM_BYTES, as_gif=given.get("form") == "gif")
+    film = make_film(replay, MAX_FILM_BYTES, as_gif=query.get("form") == "gif")
     if film is None:
         raise InputError("nothing moves in this episode")
     return film.data, film.kind
 
 
-def _read_frames(run: ViewedRun, given: Mapping[str, str]) -> list[AnyArray]:
+def _read_frames(run: ViewedRun, query: Mapping[str, str]) -> list[AnyArray]:
     if run.pool is None:
         raise InputError("this run has no pool")
-    return list_frames(run.pool.get(given.get("id", "")))
+    return list_frames(run.pool.get(query.get("id", "")))
 
 
 IMAGES: dict[str, MakeImage] = {

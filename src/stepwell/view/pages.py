@@ -43,14 +43,14 @@ _MAX_DRAWN = 24
 _DRAWN: dict[tuple[object, ...], tuple[str, list[DrawnPanel]]] = {}
 
 
-def show_overview(shelf: RunIndex, given: Any) -> Page:
+def show_overview(shelf: RunIndex, query: Any) -> Page:
     """Several runs over one axis."""
     shelf.refresh()
     runs = [run for run in shelf.runs.values() if not run.is_pool_only]
-    chosen = [run for run in runs if run.name in given.getlist("run")] or runs
-    axis = given.get("x") if given.get("x") in AXES else "update"
+    chosen = [run for run in runs if run.name in query.getlist("run")] or runs
+    axis = query.get("x") if query.get("x") in AXES else "update"
     has_seeds = any(len(members) > 1 for members in group_runs(chosen).values())
-    as_bands = has_seeds and given.get("seeds") != "lines"
+    as_bands = has_seeds and query.get("seeds") != "lines"
     return "overview", {
         "runs": runs,
         "chosen": chosen,
@@ -80,12 +80,12 @@ def _summarize_run(run: ViewedRun) -> dict[str, Any]:
     }
 
 
-def show_run(run: ViewedRun, given: Any) -> Page:
+def show_run(run: ViewedRun, query: Any) -> Page:
     """One run: its state, its curves, its events, its replays."""
     if run.is_pool_only:
-        return show_trajectories(run, given)
+        return show_trajectories(run, query)
     entries = run.entries
-    axis = given.get("x") if given.get("x") in ("env_steps", "time_s", "update") else "update"
+    axis = query.get("x") if query.get("x") in ("env_steps", "time_s", "update") else "update"
     curve, panels = _draw_run(run, axis)
     return "run", {
         "run": run,
@@ -127,29 +127,29 @@ def _read_text(path: Path) -> str:
     return path.read_text(errors="replace") if path.is_file() else ""
 
 
-def show_trajectories(run: ViewedRun, given: Any) -> Page:
+def show_trajectories(run: ViewedRun, query: Any) -> Page:
     """The list with its filters."""
     problem, rows = "", None
     try:
         pool = _require_pool(run)
-        rows = find_rows(pool, given, index=run.texts)
-        if given.get("text", "").strip() and run.texts is not None:
+        rows = find_rows(pool, query, index=run.texts)
+        if query.get("text", "").strip() and run.texts is not None:
             run.texts.start_reading()
     except InputError as error:
         problem = str(error)
     return "trajectories", {
         "run": run,
-        "given": {name: given.get(name, "") for name in FIELDS},
+        "given": {name: query.get(name, "") for name in FIELDS},
         "rows": rows,
         "problem": problem,
-        "is_first": not given.get("after"),
+        "is_first": not query.get("after"),
     }
 
 
-def show_one_trajectory(run: ViewedRun, given: Any) -> Page:
+def show_one_trajectory(run: ViewedRun, query: Any) -> Page:
     """One trajectory, step by step."""
-    pool, id = _require_pool(run), given.get("id", "")
-    update = given.get("update", "")
+    pool, id = _require_pool(run), query.get("id", "")
+    update = query.get("update", "")
     shown = show_trajectory(run, pool, id, int(update) if update.isdigit() else None)
     film = "seen" if shown.has_camera else "again" if can_simulate(run, shown.stored) else ""
     return "trajectory", {
@@ -157,7 +157,7 @@ def show_one_trajectory(run: ViewedRun, given: Any) -> Page:
         "shown": shown,
         "is_writable": not pool.is_read_only,
         "film": film,
-        "is_asked": film == "seen" or bool(given.get("again")),
+        "is_asked": film == "seen" or bool(query.get("again")),
         "has_video": can_make_video(),
         "credit_svg": draw_credit_chart([step.credit for step in shown.steps if step.credit is not None]),
         **_find_neighbours(pool, id),
@@ -170,9 +170,9 @@ def _find_neighbours(pool: Pool, id: str) -> dict[str, str | None]:
     return {"older": older.id if older else None, "newer": newer.id if newer else None}
 
 
-def show_group(run: ViewedRun, given: Any) -> Page:
+def show_group(run: ViewedRun, query: Any) -> Page:
     """Siblings of a group side by side."""
-    pool, name = _require_pool(run), given.get("name", "")
+    pool, name = _require_pool(run), query.get("name", "")
     rows = list(pool.find(Filter(group=name), limit=16)) if name else []
     if not rows:
         raise InputError("there is no such group, or its trajectories were removed")
@@ -188,10 +188,10 @@ def show_group(run: ViewedRun, given: Any) -> Page:
     }
 
 
-def show_tree(run: ViewedRun, given: Any) -> Page:
+def show_tree(run: ViewedRun, query: Any) -> Page:
     """The prefix tree of an update's batch."""
     pool, updates = _require_pool(run), [] if run.is_pool_only else list_credit_updates(run.folder)
-    wanted = given.get("update", "")
+    wanted = query.get("update", "")
     update = (
         int(wanted) if wanted.isdigit() and int(wanted) in updates else (updates[-1] if updates else None)
     )
@@ -217,7 +217,7 @@ def _list_batch(run: ViewedRun, pool: Pool, update: int | None) -> list[str]:
     return [row.id for row in rows]
 
 
-def show_pipeline(run: ViewedRun, given: Any) -> Page:
+def show_pipeline(run: ViewedRun, query: Any) -> Page:
     """Who worked when, queues, waits, staleness and restarts."""
     try:
         timeline = read_timeline(run.folder)
@@ -245,7 +245,7 @@ def _select_metrics(entry: Any, is_wanted: Callable[[str], bool]) -> Any:
     return replace(entry, values={name: value for name, value in entry.values.items() if is_wanted(name)})
 
 
-def show_curriculum(run: ViewedRun, given: Any) -> Page:
+def show_curriculum(run: ViewedRun, query: Any) -> Page:
     """Tasks by phase, their lineage, what was dropped, and the perplexities of replay."""
     problem, phases = "", []
     try:

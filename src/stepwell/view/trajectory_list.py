@@ -48,9 +48,9 @@ class TrajectoryRows:
     num_searched: int | None = None
 
 
-def build_filter(given: Mapping[str, str]) -> Filter:
+def build_filter(query: Mapping[str, str]) -> Filter:
     """The filter that a query string describes; empty fields count as absent."""
-    known = {name: value.strip() for name, value in given.items() if name in FIELDS and value.strip()}
+    known = {name: value.strip() for name, value in query.items() if name in FIELDS and value.strip()}
     outcome = known.get("outcome")
     if outcome not in (None, "success", "failure", "open"):
         raise InputError(f"outcome: {outcome!r} is unknown; choose success, failure or open")
@@ -71,10 +71,10 @@ def build_filter(given: Mapping[str, str]) -> Filter:
 
 
 def find_rows(
-    pool: Pool, given: Mapping[str, str], size: int = PAGE_SIZE, index: TextIndex | None = None
+    pool: Pool, query: Mapping[str, str], size: int = PAGE_SIZE, index: TextIndex | None = None
 ) -> TrajectoryRows:
     """One page of trajectories, the newest first; `index` keeps texts for the next search."""
-    where, after, text = build_filter(given), given.get("after") or None, given.get("text", "").strip()
+    where, after, text = build_filter(query), query.get("after") or None, query.get("text", "").strip()
     if text:
         return _search_text(pool, index or TextIndex(pool), where, after, text.casefold(), size)
     rows = list(pool.find(where, newest_first=True, limit=size + 1, after=after))
@@ -117,15 +117,15 @@ def _find_seq(pool: Pool, id: str | None) -> int | None:
     return seqs[0]
 
 
-def _read_integer(given: Mapping[str, str], name: str) -> int | None:
+def _read_integer(query: Mapping[str, str], name: str) -> int | None:
     try:
-        return int(given[name]) if name in given else None
+        return int(query[name]) if name in query else None
     except ValueError:
-        raise InputError(f"{name}: {given[name]!r} is not a whole number") from None
+        raise InputError(f"{name}: {query[name]!r} is not a whole number") from None
 
 
-def _read_number(given: Mapping[str, str], name: str) -> float | None:
+def _read_number(query: Mapping[str, str], name: str) -> float | None:
     try:
-        return float(given[name]) if name in given else None
+        return float(query[name]) if name in query else None
     except ValueError:
-        raise InputError(f"{name}: {given[name]!r} is not a number") from None
+        raise InputError(f"{name}: {query[name]!r} is not a number") from None

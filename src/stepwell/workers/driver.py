@@ -73,7 +73,7 @@ class EpisodeFeed(Protocol):
 class EpisodeCounts:
     """Numbers of episodes and turns since the start."""
 
-    num_begun: int = 0
+    num_started: int = 0
     num_finished: int = 0
     num_failed: int = 0
     num_abandoned: int = 0
@@ -261,7 +261,7 @@ class Driver:
             begun.append((lane.idle.pop(0), start))
         if not begun:
             return []
-        self.counts.num_begun += len(begun)
+        self.counts.num_started += len(begun)
         now, host = asyncio.get_running_loop().time(), lane.host
         for place, start in begun:  # they count as running from now on, whatever happens
             episode = Episode(lane.first_place + place, start.job, Turn().observation)

@@ -23,31 +23,31 @@ COMPASS = ("north", "east", "south", "west")
 
 def write_forms(sight: LineOfSight, pose: Pose, target: Furniture) -> dict[StateForm, str]:
     """The state in both forms."""
-    aim, seen = sight.locate_thing(pose, target), sight.list_view(pose)
+    aim, things = sight.locate_thing(pose, target), sight.list_view(pose)
     return {
-        StateForm.NATURAL_LANGUAGE: write_sentences(aim, seen),
-        StateForm.STRUCTURED: write_structured(aim, seen, pose, sight.room.step),
+        StateForm.NATURAL_LANGUAGE: write_sentences(aim, things),
+        StateForm.STRUCTURED: write_structured(aim, things, pose, sight.room.step),
     }
 
 
-def write_location(seen: VisibleThing) -> str:
+def write_location(thing: VisibleThing) -> str:
     """`The sofa is to the left of the robot, 2.59 m away.`"""
-    return f"The {seen.name} is {PLACES[seen.direction]}, {seen.distance:.2f} m away."
+    return f"The {thing.name} is {PLACES[thing.direction]}, {thing.distance:.2f} m away."
 
 
-def write_view(seen: Sequence[VisibleThing]) -> str:
+def write_view(things: Sequence[VisibleThing]) -> str:
     """The things in view, nearest first."""
     return (
-        " ".join(write_location(thing) for thing in seen)
-        if seen
+        " ".join(write_location(thing) for thing in things)
+        if things
         else "Nothing but walls and floor is in view."
     )
 
 
-def write_sentences(target: VisibleThing, seen: Sequence[VisibleThing]) -> str:
+def write_sentences(target: VisibleThing, things: Sequence[VisibleThing]) -> str:
     """Where the target is, then what else is in view."""
-    is_seen = any(thing.name == target.name for thing in seen)
-    others = [thing for thing in seen if thing.name != target.name]
+    is_seen = any(thing.name == target.name for thing in things)
+    others = [thing for thing in things if thing.name != target.name]
     sentences = [
         f"The target is the {target.name}.",
         write_location(target),
@@ -56,17 +56,19 @@ def write_sentences(target: VisibleThing, seen: Sequence[VisibleThing]) -> str:
     return " ".join([*sentences, *(write_location(thing) for thing in others)])
 
 
-def write_structured(target: VisibleThing, seen: Sequence[VisibleThing], pose: Pose, step: float) -> str:
+def write_structured(target: VisibleThing, things: Sequence[VisibleThing], pose: Pose, step: float) -> str:
     """One JSON object."""
     player: dict[str, JSON] = {
         "position": [round(pose.column * step, 2), round(pose.row * step, 2)],
         "heading": COMPASS[pose.heading],
         "pitch": pose.pitch,
     }
-    return write_structured_view(target, seen, player)
+    return write_structured_view(target, things, player)
 
 
-def write_structured_view(target: VisibleThing, seen: Sequence[VisibleThing], player: dict[str, JSON]) -> str:
+def write_structured_view(
+    target: VisibleThing, things: Sequence[VisibleThing], player: dict[str, JSON]
+) -> str:
     """The target, what is in view, and the agent's pose."""
     visible = [
         {
@@ -74,7 +76,7 @@ def write_structured_view(target: VisibleThing, seen: Sequence[VisibleThing], pl
             "direction_to_player": thing.direction,
             "distance_to_player": round(thing.distance, 2),
         }
-        for thing in seen
+        for thing in things
     ]
     return json.dumps(
         {

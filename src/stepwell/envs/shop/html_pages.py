@@ -30,21 +30,21 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto
 """
 
 
-def write_html_page(shown: ShopPage, seed: int) -> str:
+def write_html_page(page: ShopPage, seed: int) -> str:
     """A page of the shop; links lead to `go`, which applies an action and shows where it led."""
-    view = shown.view
-    parts = [f'<p class="task">{escape(shown.instruction)}</p>', f"<h1>{escape(shown.heading)}</h1>"]
-    if shown.has_search:
+    view = page.view
+    parts = [f'<p class="task">{escape(page.instruction)}</p>', f"<h1>{escape(page.heading)}</h1>"]
+    if page.has_search:
         parts.append(_write_search_form(view, seed))
-    parts += [f"<p>{escape(line)}</p>" for line in shown.lines if line]
-    if shown.products:
+    parts += [f"<p>{escape(line)}</p>" for line in page.lines if line]
+    if page.products:
         rows = (
             f"<li>{_write_link(view, seed, number, title)} {escape(price)}</li>"
-            for number, title, price in shown.products
+            for number, title, price in page.products
         )
         parts.append(f"<ol>{''.join(rows)}</ol>")
-    parts += [_write_choice(view, seed, choice) for choice in shown.choices]
-    parts.append("".join(_write_link(view, seed, button, button, "button") for button in shown.buttons))
+    parts += [_write_choice(view, seed, choice) for choice in page.choices]
+    parts.append("".join(_write_link(view, seed, button, button, "button") for button in page.buttons))
     if view.note:
         parts.append(f'<p class="note">{escape(view.note)}</p>')
     parts.append(f'<p><a href="./?seed={seed + 1}">another task</a></p>')

@@ -95,14 +95,14 @@ class Shop:
 
     def move(self, view: View, action: str) -> View:
         """Where an action leads."""
-        asked = read_action(action)
+        request = read_action(action)
         here = replace(view, note="")
-        if asked is None:
+        if request is None:
             return replace(here, note=UNREADABLE)
-        if asked.verb == "search":
-            return self._move_by_search(here, asked.what)
-        where = _CLICKS[view.page](self, here, asked)
-        return where or replace(here, note=f"There is no {quote_text(asked.what)} to click on this page.")
+        if request.verb == "search":
+            return self._move_by_search(here, request.what)
+        where = _CLICKS[view.page](self, here, request)
+        return where or replace(here, note=f"There is no {quote_text(request.what)} to click on this page.")
 
     def _draw_goal(self, rng: random.Random) -> ShopGoal | None:
         if self.store.num_goals:
@@ -120,11 +120,11 @@ class Shop:
             return replace(here, note="Write the words to search for between the brackets.")
         return View(Page.RESULTS, words)
 
-    def _from_search(self, here: View, asked: ShopAction) -> View | None:
+    def _from_search(self, here: View, request: ShopAction) -> View | None:
         return None
 
-    def _from_results(self, here: View, asked: ShopAction) -> View | None:
-        what, found = asked.what.casefold(), self.store.search(here.query).numbers
+    def _from_results(self, here: View, request: ShopAction) -> View | None:
+        what, found = request.what.casefold(), self.store.search(here.query).numbers
         if what == BACK:
             return View()
         first = here.number * self.page_size
@@ -138,8 +138,8 @@ class Shop:
                 return replace(here, page=Page.ITEM, item=product.id, chosen=())
         return None
 
-    def _from_item(self, here: View, asked: ShopAction) -> View | None:
-        what = asked.what.casefold()
+    def _from_item(self, here: View, request: ShopAction) -> View | None:
+        what = request.what.casefold()
         if what == BACK:
             return View()
         if what == PREVIOUS:
@@ -150,8 +150,8 @@ class Shop:
             return replace(here, page=Page.DETAIL, detail=what)
         return _choose_value(here, find_product(self.store, here), what)
 
-    def _from_detail(self, here: View, asked: ShopAction) -> View | None:
-        what = asked.what.casefold()
+    def _from_detail(self, here: View, request: ShopAction) -> View | None:
+        what = request.what.casefold()
         if what == BACK:
             return View()
         return replace(here, page=Page.ITEM, detail="") if what == PREVIOUS else None

@@ -26,7 +26,7 @@ _FRAMES = {
 }
 
 
-def write_fact_question(env: str, vocabulary: StateVocabulary, said: str) -> list[dict[str, str]]:
+def write_fact_question(env: str, vocabulary: StateVocabulary, text: str) -> list[dict[str, str]]:
     """The messages that ask for the facts of a text."""
     system = (
         f"An agent wrote about the objects of {env}. Turn its text into a JSON dictionary: each object "
@@ -34,7 +34,7 @@ def write_fact_question(env: str, vocabulary: StateVocabulary, said: str) -> lis
         "Number objects of one kind if the text does. Add nothing that the text does not say, and correct "
         f"nothing.\nFor example: {_FRAMES[vocabulary.frame]}\nAnswer with the dictionary alone."
     )
-    return [{"role": "system", "content": system}, {"role": "user", "content": fence_text(said)}]
+    return [{"role": "system", "content": system}, {"role": "user", "content": fence_text(text)}]
 
 
 def read_facts(reply: str) -> str | None:

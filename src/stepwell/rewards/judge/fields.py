@@ -18,13 +18,13 @@ from stepwell.rewards.judge.verdict import ERROR_FACTOR, NOTHING, Verdict
 from stepwell.rewards.state_match import split_rows
 
 
-def judge_dictionary(said: str, truth: str, scene: JudgedScene) -> Verdict:
+def judge_dictionary(text: str, truth: str, scene: JudgedScene) -> Verdict:
     """Judge a dictionary against the places of the true scene."""
     vocabulary = scene.vocabulary
     fixed = {key: places for key, places in parse_fields(truth).items() if key in vocabulary.fixed}
     fields: dict[str, tuple[Place, ...]] = {}
     num_foreign = 0
-    for key, places in parse_fields(said).items():
+    for key, places in parse_fields(text).items():
         kind = vocabulary.find_kind(key)
         if kind is not None:
             fields[kind] = fields.get(kind, ()) + places
@@ -35,14 +35,14 @@ def judge_dictionary(said: str, truth: str, scene: JudgedScene) -> Verdict:
     return _compare_fields(fields, scene.places, vocabulary.tolerance, num_foreign)
 
 
-def judge_grid(said: str, truth: str, scene: JudgedScene) -> Verdict:
+def judge_grid(text: str, truth: str, scene: JudgedScene) -> Verdict:
     """Judge a grid against the true one: the same shape, the same things, no wrong cell."""
-    cells, true_cells = split_rows(said), split_rows(truth)
+    cells, true_cells = split_rows(text), split_rows(truth)
     if [len(row) for row in cells] != [len(row) for row in true_cells]:
         return NOTHING
     vocabulary = scene.vocabulary
     differs = cells != true_cells
-    return _compare_fields(find_places(said, vocabulary), find_places(truth, vocabulary), 0.0, 0, differs)
+    return _compare_fields(find_places(text, vocabulary), find_places(truth, vocabulary), 0.0, 0, differs)
 
 
 def _compare_fields(

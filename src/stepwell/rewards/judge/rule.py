@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from stepwell.core.env_description import StateForm
+from stepwell.core.renamed import renamed_arguments
 from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.rewards.judge.claims import Claim, PlaceClaim, parse_claims
 from stepwell.rewards.judge.fields import judge_dictionary, judge_grid
@@ -54,40 +55,41 @@ class RuleJudge:
         self._remembered = lru_cache(maxsize=8192)(self._judge_text)  # agents repeat themselves often
         self._claims = lru_cache(maxsize=8192)(self._read_claims)  # also about other states
 
-    def judge(self, form: StateForm, said: str, truth: Mapping[StateForm, str]) -> Verdict:
-        """How well `said`, written in `form`, describes the state `truth` (from `Env.state()`).
+    @renamed_arguments(said="text")
+    def judge(self, form: StateForm, text: str, truth: Mapping[StateForm, str]) -> Verdict:
+        """How well `text`, written in `form`, describes the state `truth` (from `Env.state()`).
 
         If the vocabulary can read no places in the truth, `match_state` is used.
         """
-        return self._remembered(form, said, tuple(truth.items()))
+        return self._remembered(form, text, tuple(truth.items()))
 
-    def _judge_text(self, form: StateForm, said: str, truths: tuple[tuple[StateForm, str], ...]) -> Verdict:
+    def _judge_text(self, form: StateForm, text: str, truths: tuple[tuple[StateForm, str], ...]) -> Verdict:
         truth = dict(truths)
         scene = parse_scene(truth, self.vocabulary)
         if scene is None:
-            score = match_state(form, said, truth[form]) if form in truth else 0.0
+            score = match_state(form, text, truth[form]) if form in truth else 0.0
             return Verdict(score, score, score, score)
         if form is StateForm.SYMBOLIC and form in truth:
-            return judge_grid(said, truth[form], scene)
+            return judge_grid(text, truth[form], scene)
         if form is StateForm.STRUCTURED and scene.places:
-            return judge_dictionary(said, truth.get(form, ""), scene)
+            return judge_dictionary(text, truth.get(form, ""), scene)
         if form is StateForm.STRUCTURED:
-            return _judge_structured_bearings(parse_bearings(said), scene)
-        return self.judge_words(said, scene)
+            return _judge_structured_bearings(parse_bearings(text), scene)
+        return self.judge_words(text, scene)
 
-    def judge_words(self, said: str, scene: JudgedScene) -> Verdict:
+    def judge_words(self, text: str, scene: JudgedScene) -> Verdict:
         """How well free text describes a scene."""
         if scene.vocabulary.frame == "coordinates":
-            placed = parse_place_claims(said, scene.vocabulary)
+            placed = parse_place_claims(text, scene.vocabulary)
             return _Tally(placed, scene).verdict() if placed else NOTHING
         is_own = scene.vocabulary is self.vocabulary  # not one to which the scene has added names
-        claims = self._claims(said) if is_own else parse_claims(said, scene.vocabulary)
+        claims = self._claims(text) if is_own else parse_claims(text, scene.vocabulary)
         if not claims:
             return NOTHING
         return _judge_bearings(claims, scene) if scene.bearings else _Tally(claims, scene).verdict()
 
-    def _read_claims(self, said: str) -> tuple[Claim | PlaceClaim, ...]:
-        return tuple(parse_claims(said, self.vocabulary))
+    def _read_claims(self, text: str) -> tuple[Claim | PlaceClaim, ...]:
+        return tuple(parse_claims(text, self.vocabulary))
 
 
 class _Tally:

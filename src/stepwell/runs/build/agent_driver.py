@@ -220,7 +220,7 @@ class AgentDriver:
             self._by_session[episode.session] = live
             begun.append((str(number), live))
         if begun:
-            self.counts.num_begun += len(begun)
+            self.counts.num_started += len(begun)
             await self.sessions.start_call(self.sessions.open_sessions([live.episode for _, live in begun]))
             self.processes.submit_jobs(
                 [self.sessions.make_job(id, live.episode, live.start.timeout_s) for id, live in begun]
@@ -240,7 +240,7 @@ class AgentDriver:
         return replace(failed, base_url=sessions.make_job(failed.id, live.episode, failed.timeout_s).base_url)
 
     def _note_retry(self, job: Job) -> None:
-        self.counts.num_begun += 1
+        self.counts.num_started += 1
         self.counts.num_failed += 1
         self.feed.note_retry(job)
 

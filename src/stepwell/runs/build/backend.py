@@ -76,7 +76,7 @@ class Backend(Protocol):
     def demonstrate(self, tasks: list[Task], noise: float, seed: int) -> list[Trajectory]:
         """One episode of the oracle per task."""
 
-    def describe_imbalance(self, shown: Sequence[Trajectory]) -> str | None:
+    def describe_imbalance(self, demonstrations: Sequence[Trajectory]) -> str | None:
         """A warning where reward for form can outweigh the task's; None where it cannot."""
 
     def close(self) -> None:

@@ -57,22 +57,22 @@ def fit_to_env(config: RunConfig) -> FittedSettings:
     try:
         if not components.envs.envs[0].has_oracle:
             return FittedSettings(("warm_start.num_demos=0",), (NO_ORACLE.format(env=config.env.name),))
-        shown = components.play_demonstrations(NUM_PLAYED, 0.0, config.seed)
+        demonstrations = components.play_demonstrations(NUM_PLAYED, 0.0, config.seed)
         return _fit_to_demonstrations(
-            shown, components.language.agent.description.max_turns, config.rewards.scale
+            demonstrations, components.language.agent.description.max_turns, config.rewards.scale
         )
     finally:
         components.close()
 
 
-def _fit_to_demonstrations(shown: list[Trajectory], max_turns: int, scale: float) -> FittedSettings:
-    longest = max((step.num_units for t in shown for step in t.steps), default=0)
+def _fit_to_demonstrations(demonstrations: list[Trajectory], max_turns: int, scale: float) -> FittedSettings:
+    longest = max((step.num_units for t in demonstrations for step in t.steps), default=0)
     room = f"sampling.max_tokens={longest + max(4, longest // 2)}"
-    paid = average_success_pay(shown, scale)
+    paid = average_success_pay(demonstrations, scale)
     if paid is None:
         note = (
-            f"no success of the oracle in {len(shown)} training tasks pays a positive reward, so rewards are "
-            "unchanged (rewards.scale, rewards.format). Check the environment: stepwell envs check"
+            f"no success of the oracle in {len(demonstrations)} training tasks pays a positive reward, so "
+            "rewards are unchanged (rewards.scale, rewards.format). Check it: stepwell envs check"
         )
         return FittedSettings((room, "rewards.format=0.0"), (note,))
     form = FORM_SHARE * paid / max_turns

@@ -278,9 +278,9 @@ class LanguageBackend:
         player = self._make_player(self.resources.demonstrated_parts)
         return demonstrate(Rollout(envs, player, sampler), tasks, seed)
 
-    def describe_imbalance(self, shown: Sequence[Trajectory]) -> str | None:
+    def describe_imbalance(self, demonstrations: Sequence[Trajectory]) -> str | None:
         max_turns, rewarded = self.agent.description.max_turns, self.resources.demonstrated_parts
-        return describe_imbalance(shown, self.config.rewards, rewarded, max_turns)
+        return describe_imbalance(demonstrations, self.config.rewards, rewarded, max_turns)
 
     def close(self) -> None:
         close_built(self, "engine")

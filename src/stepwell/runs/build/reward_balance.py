@@ -15,19 +15,19 @@ from stepwell.core import Trajectory
 PER_TURN = ("format", "grounding", "world_modeling")
 
 
-def average_success_pay(shown: Sequence[Trajectory], scale: float) -> float | None:
+def average_success_pay(demonstrations: Sequence[Trajectory], scale: float) -> float | None:
     """The average task reward of successes, before scaling; None if it is not positive."""
-    won = [t for t in shown if t.is_success]
+    won = [t for t in demonstrations if t.is_success]
     totals = [sum(step.reward_parts.get("task", 0.0) for step in t.steps) / scale for t in won]
     paid = sum(totals) / len(totals) if totals else 0.0
     return paid if paid > 0 else None
 
 
 def describe_imbalance(
-    shown: Sequence[Trajectory], rewards: RewardConfig, reward_parts: Sequence[str], max_turns: int
+    demonstrations: Sequence[Trajectory], rewards: RewardConfig, reward_parts: Sequence[str], max_turns: int
 ) -> str | None:
     """A warning with figures if well-formed talk pays more than solving early; None if not."""
-    paid = average_success_pay(shown, rewards.scale)
+    paid = average_success_pay(demonstrations, rewards.scale)
     counted = [part for part in PER_TURN if part in reward_parts]
     per_turn = sum(float(getattr(rewards, part)) for part in counted)
     left = per_turn * (max_turns - 1)

@@ -129,7 +129,7 @@ class RobotBackend:
         rollout = Rollout(self.resources.envs, self.player, sampler)
         return demonstrate_robot(rollout, tasks, seed, self.chunk)
 
-    def describe_imbalance(self, shown: Sequence[Trajectory]) -> None:
+    def describe_imbalance(self, demonstrations: Sequence[Trajectory]) -> None:
         return None
 
     def close(self) -> None:

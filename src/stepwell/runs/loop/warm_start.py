@@ -66,24 +66,26 @@ class WarmStart:
     def _demonstrate(self) -> list[Trajectory]:
         components, warm = self.components, self.components.config.warm_start
         self.monitor.phase("demonstrations")
-        shown = components.play_demonstrations(
+        demonstrations = components.play_demonstrations(
             warm.num_demos, warm.noise, components.config.seed, warm.demos_per_task
         )
-        success = np.mean([t.is_success for t in shown])
-        self.monitor.note(f"warm start: {len(shown)} demonstrations, {success:.2f} of them succeed")
-        if (warning := components.backend.describe_imbalance(shown)) is not None:
+        success = np.mean([t.is_success for t in demonstrations])
+        self.monitor.note(f"warm start: {len(demonstrations)} demonstrations, {success:.2f} of them succeed")
+        if (warning := components.backend.describe_imbalance(demonstrations)) is not None:
             self.monitor.note(f"warning: {warning}")
-        return shown
+        return demonstrations
 
-    def _learn_from(self, shown: Sequence[Trajectory], warm: WarmStartConfig) -> None:
-        total, config = count_batches(warm, len(shown)), self.components.config
+    def _learn_from(self, demonstrations: Sequence[Trajectory], warm: WarmStartConfig) -> None:
+        total, config = count_batches(warm, len(demonstrations)), self.components.config
         updates = imitate(
             self.components.policy,
-            shown,
+            demonstrations,
             warm,
             config.seed,
             recipe=self.components.recipe,
-            token_budget=TokenBudget(config.train.token_budget, self.components.policy).read_tokens(shown),
+            token_budget=TokenBudget(config.train.token_budget, self.components.policy).read_tokens(
+                demonstrations
+            ),
             micro_batch=config.train.micro_batch,
         )
         for number, values in enumerate(updates, start=1):

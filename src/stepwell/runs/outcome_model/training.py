@@ -73,8 +73,10 @@ def train_outcome_model(
     state = _read_state(partial, key)
     if state.epoch:
         note(f"continuing after epoch {state.epoch} of {partial}")
-    shown, held = label_prompts(model, train), label_prompts(model, validation)
-    epochs = model.answers.train_epochs(shown, held, settings.answers, settings.seed, state=state, tell=tell)
+    shown, held_out = label_prompts(model, train), label_prompts(model, validation)
+    epochs = model.answers.train_epochs(
+        shown, held_out, settings.answers, settings.seed, state=state, tell=tell
+    )
     for kept in epochs:
         _write_state(partial, key, kept)
         last = kept.history[-1]
@@ -82,7 +84,7 @@ def train_outcome_model(
             f"epoch {last.epoch}: loss {last.train_loss:.3f}, validation loss {last.loss:.3f}, "
             f"right {last.accuracy:.3f}"
         )
-    _calibrate(model, train, validation, held, state, settings)
+    _calibrate(model, train, validation, held_out, state, settings)
     model.save(to)
     model.name = name_folder(to)
     shutil.rmtree(partial, ignore_errors=True)
@@ -99,13 +101,13 @@ def _calibrate(
     model: OutcomeModel,
     train: Sequence[LabelledRollout],
     validation: Sequence[LabelledRollout],
-    held: Sequence[LabelledPrompt],
+    held_out: Sequence[LabelledPrompt],
     state: TrainingState,
     settings: OutcomeTraining,
 ) -> None:
     """Fit the calibration on the validation tasks, and keep figures of the training."""
-    labels = [one.is_yes for one in held]
-    differences = model.answers.compare_answers([one.prompt_ids for one in held])
+    labels = [one.is_yes for one in held_out]
+    differences = model.answers.compare_answers([one.prompt_ids for one in held_out])
     model.calibration = fit_calibration(differences, labels)
     model.figures = {
         "model": settings.model,

@@ -272,7 +272,7 @@ class SessionRegistry:
     def _load_stored(self, id_: str) -> StoredTrajectory | None:
         if not self.pool.has(id_):
             return None
-        stored = self.pool.get(id_, whole=True)
+        stored = self.pool.get(id_, with_branches=True)
         if stored.source.get("service") != TAG:
             raise ServiceError(
                 ErrorKind.CONFLICT, f"trajectory {id_!r} is in the pool but is not a session; use another id"
