@@ -4,8 +4,8 @@ Both versions run their own benchmark scripts with the same interpreter: credit 
 sequences), the embedded engine (a few prompts), the gateway. `demo` is the demo of the old version, which the
 new one has as the preset `frozenlake-easy`: the warm start, 54 updates and two evaluations. A turn is one
 script at one version; give every script at least two turns at each version, old and new alternately. Times
-are of the processor (user and system, all threads), so that other work on the machine counts less; of the
-gateway those of its server.
+are of the processor (user and system), so that other work on the machine counts less; of the gateway those
+of its server. OpenMP gets one thread, because threads that spin while they wait count as work.
 
     python benchmarks/beside_before.py turn TREE LABEL SCRIPT FOLDER   one turn; its figures go to FOLDER
     python benchmarks/beside_before.py compare FOLDER OLD NEW          results/beside_before_rework.json,
@@ -67,7 +67,7 @@ def take_turn(tree: Path, label: str, script: str, folder: Path) -> None:
     scratch.mkdir(parents=True, exist_ok=True)
     for path in scratch.iterdir():
         path.unlink()
-    environment = {**os.environ, "PYTHONPATH": f"{tree}/src"}
+    environment = {**os.environ, "PYTHONPATH": f"{tree}/src", "OMP_NUM_THREADS": "1"}
     if script == "demo":
         figures = run_demo(tree, environment)
         (scratch / "demo.json").write_text(json.dumps(figures))
