@@ -136,13 +136,14 @@ def test_a_key_with_a_new_name_is_read_by_the_old_one_from_everywhere(old: str, 
     file = tmp_path / "old.toml"
     file.write_text(f"[{table}]\n{key} = {json.dumps(value)}\n")
     expected = load_config(None, [f"{new}={json.dumps(value)}"])
-    for read in (
-        lambda: load_config(file),
-        lambda: load_config(None, [f"{old}={json.dumps(value)}"]),
-        lambda: load_config(None, [f"{table}={{{key}={json.dumps(value)}}}"]),
-    ):
+    ways: list[tuple[Path | None, list[str]]] = [
+        (file, []),
+        (None, [f"{old}={json.dumps(value)}"]),
+        (None, [f"{table}={{{key}={json.dumps(value)}}}"]),
+    ]
+    for path, overrides in ways:
         with pytest.warns(FutureWarning, match=f"the setting {old} is now called {new}: write {new}") as seen:
-            assert read() == expected
+            assert load_config(path, overrides) == expected
         assert len(seen) == 1
     stored = expected.model_dump(mode="json")
     inner = stored

@@ -251,7 +251,9 @@ def test_a_study_shows_its_paired_differences(tmp_path: Path) -> None:
     figure, apart = Figure(0.5, 0.1, 0.4, 0.6), PairedDifference(0.2, 0.05, 0.1, 0.3, 3, 20)
     rows = [
         Row("lake", "grpo", "", "", 3, 3, True, before=figure, after=figure),
-        Row("lake", "<b>steppo</b>", "", "", 3, 3, False, after=figure, compared_with="grpo", difference=apart),
+        Row(
+            "lake", "<b>steppo</b>", "", "", 3, 3, False, after=figure, compared_with="grpo", difference=apart
+        ),
     ]
     content = {"name": "s", "title": "A study", "note": "", "num_runs": 6, "num_done": 6}
     (tmp_path / "study").mkdir()
