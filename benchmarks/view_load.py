@@ -1,11 +1,12 @@
 """The live view under load: 20 runs, one of them with 100,000 steps in its pool.
 
-    python benchmarks/view_load.py [--steps 100000] [--runs 20] [--updates 1000]
+    python benchmarks/view_load.py [--steps 100000] [--runs 20] [--updates 1000] [--name x86]
 
 Makes the run folders, starts `stepwell view` as its own process, and measures from outside: the time until
 each page has arrived (median of 5, after the first one, which is listed apart), the processor time that the
 server needs for it, first paint of four pages in Chromium if it is installed, and the memory of the server.
-Processor times do not depend on what else the machine does. The result is in `results/view_load.json`.
+Processor times do not depend on what else the machine does. The result is in `results/view_load.json`, or in
+`results/view_load_NAME.json`.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ import httpx
 import numpy as np
 
 from stepwell.core import Status, Step, Task, TokenAction, TokenState, Trajectory
+from stepwell.envs.web.browser import BROWSERS
 from stepwell.monitors import JsonlMonitor, LogEntry, RunInfo
 from stepwell.pool import open_pool
 from stepwell.pool.credit_records import TRAINED, CreditRecord
 from stepwell.pool.credit_store import CreditStore
 from stepwell.runs.machine import describe_machine
 
-RESULT = Path(__file__).parent / "results" / "view_load.json"
+RESULTS = Path(__file__).parent / "results"
 STEPS_EACH, PROMPT, ACTION = 10, 120, 24
 
 
@@ -42,13 +44,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--updates", type=int, default=1000)
+    parser.add_argument("--name", default="")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.runs):
             write_metrics(Path(folder) / f"run-{number:02d}", number, args.updates)
         fill_pool(Path(folder) / "run-00", args.steps // STEPS_EACH)
         result: dict[str, Any] = vars(args) | measure(folder) | {"machine": describe_machine()}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    suffix = f"_{name}" if (name := result.pop("name")) else ""
+    (RESULTS / f"view_load{suffix}.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
 
@@ -177,7 +181,7 @@ def time_pages(link: str, pid: int) -> dict[str, dict[str, float]]:
 
 def time_browser(link: str) -> dict[str, float] | None:
     """First paint of the overview, a run, the list and a trajectory, in a real browser."""
-    path = shutil.which("chromium")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         return None
     from playwright.sync_api import sync_playwright
