@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
+from tests.doc_terminal import run_main
 from tests.view.hostile import CONTROLS, NAME, STORED, WRITTEN
 from tests.view.made_runs import TOKEN, write_run
 
@@ -34,6 +35,7 @@ from stepwell.core.errors import InputError
 from stepwell.core.statistics import PairedDifference
 from stepwell.monitors.plain_text import show_controls
 from stepwell.pool import open_pool
+from stepwell.runs.loop.control_channel import ControlChannel
 from stepwell.studies.rows import Figure, Row
 from stepwell.view.app import ViewApp
 from stepwell.view.text_index import TextIndex
@@ -225,6 +227,18 @@ def test_the_terminal_shows_a_run_and_a_command_needs_one_that_runs(
     assert "unfinished" in shown and "q leave" not in shown
     assert main(["view", str(folder / "one"), "--do", "pause"]) == 2
     assert "no run listens in" in capsys.readouterr().err
+
+
+def test_a_key_of_the_terminal_pauses_a_run_that_trains(tmp_path: Path) -> None:
+    run = write_run(tmp_path, num_episodes=0)
+    run_main(["top", str(run)], "pq")  # nothing runs: a line says so
+    channel = ControlChannel(run, lambda: {"update": 5, "num_updates": 9}, lambda text: None)
+    channel.open()
+    try:
+        run_main(["top", str(run)], "pq")
+        assert channel.is_paused
+    finally:
+        channel.close()
 
 
 def test_tags_are_written_to_the_pool(client: TestClient, folder: Path) -> None:

@@ -101,6 +101,8 @@ def watch_run(folder: Path) -> None:
 
 
 def _send(run: ViewedRun, command: str) -> str:
+    if run.status is None:
+        return f"{command}: the run is {run.state}, and only one that trains obeys"
     try:
         send_command(run.folder, command)
         run.forget_status()
