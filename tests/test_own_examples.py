@@ -13,7 +13,8 @@ from tests.runs.small import small_components, small_config, timeless
 from stepwell.cli.main import main
 from stepwell.config.run import RecipeConfig
 from stepwell.core import SamplingParams, Split
-from stepwell.core.user_code import import_user_module
+from stepwell.core.errors import ConfigError
+from stepwell.core.user_code import find_user_function, import_user_module
 from stepwell.monitors.jsonl import read_entries
 from stepwell.pool import Filter, open_pool
 from stepwell.rollout import Job, Rollout
@@ -137,3 +138,8 @@ def test_an_asynchronous_run_divides_requests_by_ones_own_rule_and_keeps_sibling
     with closing(open_pool(folder / "pool" / "pool.db")) as pool:
         played = [stored.group for stored in pool.find(Filter(channel="train"))]
     assert {played.count(group) for group in played} == {2}  # train.group_size
+
+
+def test_a_misspelt_object_of_a_file_is_told_with_the_objects_there() -> None:
+    with pytest.raises(ConfigError, match=r"own_recipe.py has no 'RECIP'; did you mean 'RECIPE'\?"):
+        find_user_function(f"{EXAMPLES / 'own_recipe.py'}:RECIP", "recipe.name")

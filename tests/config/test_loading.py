@@ -109,6 +109,13 @@ def test_an_unknown_key_unlike_any_of_its_table_is_refused_with_the_keys_of_that
         load_config(None, ["train.optimizer.name=adam"])
 
 
+def test_an_unknown_key_in_a_list_of_tables_is_compared_with_the_keys_of_such_a_table() -> None:
+    with pytest.raises(
+        ConfigError, match=r"functoin: unknown key; did you mean 'function'\? Known: name, func"
+    ):
+        load_config(None, ['rewards.parts=[{name="x", functoin="rewards.py:x"}]'])
+
+
 @pytest.mark.parametrize(
     ("key", "near"),
     [

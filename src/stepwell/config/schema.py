@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 
 from stepwell.config.run import RunConfig
 from stepwell.config.writing import format_toml
-from stepwell.core.names import MIN_LIKENESS, measure_likeness
+from stepwell.core.names import MIN_LIKENESS, measure_likeness, suggest_name
 
 MARKER = "<!-- reference: written by stepwell.config.schema -->\n\n"
 _LIMITS = {
@@ -139,8 +139,11 @@ def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
     """The key that an unknown one probably means: most alike in spelling, preferably in the same table.
 
     `train.learnig_rate` -> `; did you mean train.optimizer.learning_rate?`. Equally near ones are all named.
-    If none is in the typed table, the keys of that table are listed.
+    If none is in the typed table, the keys of that table are listed. In a list of tables only theirs count.
     """
+    place = next((depth for depth, part in enumerate(path) if part.isdigit()), None)
+    if place is not None and (item := _find_item_table(model, path[:place])) is not None:
+        return suggest_name(path[-1], item.model_fields, "Known")
     keys = [setting.path for setting in walk_settings(model)]
     known = dict.fromkeys(key[:depth] for key in keys for depth in range(1, len(key) + 1))
     scores = {key: _measure_likeness(tuple(path), key) for key in known}
@@ -161,6 +164,13 @@ def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
 def _find_table(model: type[BaseModel], path: tuple[str, ...]) -> type[BaseModel] | None:
     found = find_field(model, path)
     return find_table_model(found.info) if found is not None and found.path == path else None
+
+
+def _find_item_table(model: type[BaseModel], path: Sequence[str]) -> type[BaseModel] | None:
+    """The model of the tables in a list."""
+    found = find_field(model, path)
+    items = get_args(found.info.annotation) if found is not None else ()
+    return next((item for item in items if isinstance(item, type) and issubclass(item, BaseModel)), None)
 
 
 def _measure_likeness(typed: tuple[str, ...], key: tuple[str, ...]) -> float:

@@ -50,9 +50,10 @@ def find_user_function(target: str, wanted_by: str) -> Any:
     for part in name.split("."):
         if not hasattr(found, part):
             known = [key for key, value in vars(module).items() if _is_own_function(module, value)]
-            raise ConfigError(
-                f"{wanted_by}: {where} has no {name!r}{suggest_name(name, known, 'Its functions')}"
-            )
+            title = "Its functions"
+            if name.isupper():  # an object such as a recipe
+                known, title = [key for key in vars(module) if key.isupper()], "Its objects"
+            raise ConfigError(f"{wanted_by}: {where} has no {name!r}{suggest_name(name, known, title)}")
         found = getattr(found, part)
     return found
 
