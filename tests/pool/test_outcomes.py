@@ -46,6 +46,16 @@ def test_an_open_trajectory_can_be_judged_and_an_unknown_one_cannot(pool: Pool) 
         pool.assign_outcome("b", Outcome(1.0, "human"))
 
 
+def test_outcomes_given_together_are_all_stored_or_none(pool: Pool) -> None:
+    pool.add([trajectory("a"), trajectory("b")])
+    no = Outcome(0.25, "outcome_model", "orm-3")
+    with pytest.raises(InputError, match="'c' is not in the pool"):
+        pool.assign_outcomes({"a": no, "b": no, "c": no})
+    assert pool.stats().num_outcomes == 0 and pool.get("a").trajectory.is_success
+    pool.assign_outcomes({"a": no, "b": no})
+    assert [entry.outcome for entry in pool.find(Filter(is_success=False))] == [no, no]
+
+
 @shared_pool
 @given(
     cases=st.lists(st.tuples(st.sampled_from(Status), st.lists(outcomes, max_size=3)), max_size=6),

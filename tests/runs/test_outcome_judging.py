@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ from tests.runs.small import notes, played, small_config, timeless
 
 from stepwell.config.loading import load_config
 from stepwell.core import Outcome, OutcomeSource, Status, Step, Task, Trajectory
-from stepwell.core.errors import ConfigError, InfraError
+from stepwell.core.errors import ConfigError, InfraError, InputError
 from stepwell.pool import Filter, open_pool
+from stepwell.pool.results import UNJUDGED_TAG
 from stepwell.rewards import JUDGED_PARTS, apply_outcomes
 from stepwell.runs.build.outcome_judges import build_judge
-from stepwell.runs.loop.outcome_judging import UNJUDGED_TAG, measure_agreement
+from stepwell.runs.loop.outcome_judging import OutcomeJudging, measure_agreement
+from stepwell.runs.loop.sources import Batch
+from stepwell.runs.outcome_model.scoring import score_source
 from stepwell.runs.run import train
 
 SPARSE = ("recipe.name=awr", "train.num_updates=3", "checkpoint.every=1", "eval.num_tasks=0")
@@ -124,6 +128,33 @@ def test_siblings_wait_together_where_they_are_compared(server: ChatServer, tmp_
     (values,) = (entry.values for entry in timeless(folder) if entry.kind == "update")
     assert values["outcome/unjudged"] >= 2 and values["outcome/unjudged"] % 2 == 0
     assert values["reward"] == pytest.approx(0.1)  # the task's part follows the outcome, scaled
+
+
+@dataclass
+class SlippingJudge:
+    """Its last answer is no probability, so that storing the answers one by one would end halfway."""
+
+    answers: tuple[float, ...] = (0.25, 0.75, 2.0)
+    name: str = "slipping"
+    source: OutcomeSource = OutcomeSource.OUTCOME_MODEL
+
+    def judge(self, trajectories: Sequence[Trajectory]) -> list[float | None]:
+        return list(self.answers[: len(trajectories)])
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_outcomes_that_are_asked_for_together_are_stored_together(tmp_path: Path, is_run: bool) -> None:
+    """After a kill the same ones are asked about together: in other company a model's last bits differ."""
+    made = [Trajectory(Task("lake", {}), [Step.from_tokens([1], [2])], Status.FAILURE) for _ in range(3)]
+    with open_pool(tmp_path / "pool.db") as pool:
+        pool.add(made)
+        with pytest.raises(InputError):
+            if is_run:
+                OutcomeJudging(SlippingJudge(), pool, print).judge_batch(1, Batch(made))
+            else:
+                score_source(SlippingJudge(), pool)
+        assert pool.stats().num_outcomes == 0
+        assert score_source(SlippingJudge((0.25, 0.75, 1.0)), pool).num_yes == 2
 
 
 def test_the_part_task_follows_the_outcome_only_where_a_judge_decides() -> None:

@@ -131,8 +131,10 @@ def test_killed_after_the_model_was_written_the_command_only_cleans_up(
     told: list[str] = []
     model = train_outcome_model(rollouts, tmp_path / "orm", settings, note=told.append)
     assert told == [f"{tmp_path / 'orm'} was complete"] and model.name.startswith("orm@")
+    assert not (tmp_path / "orm.training").exists()  # and killed once more, after that was removed too
+    train_outcome_model(rollouts, tmp_path / "orm", settings, note=told.append)
+    assert told[1:] == told[:1]
     assert (tmp_path / "orm" / FILE_NAME).read_bytes() == before
-    assert not (tmp_path / "orm.training").exists()
 
 
 def test_outcomes_are_written_once_and_a_person_has_the_last_word(lake: Lake, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ It changes in the transaction that adds the outcome.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, update
@@ -19,8 +19,13 @@ from stepwell.pool.results import OutcomeEntry
 from stepwell.pool.schema import outcomes, trajectories
 
 
-def assign_outcome(connection: Connection, id: str, entry: OutcomeEntry) -> None:
-    """Add an outcome of the trajectory with this id."""
+def assign_outcomes(connection: Connection, entries: Mapping[str, OutcomeEntry]) -> None:
+    """Add an outcome of each trajectory, by id."""
+    for id in sorted(entries):  # in one order, so that two writers never wait for each other
+        _assign_outcome(connection, id, entries[id])
+
+
+def _assign_outcome(connection: Connection, id: str, entry: OutcomeEntry) -> None:
     query = select(trajectories.c.seq).where(trajectories.c.id == id).with_for_update(of=trajectories)
     seq = connection.execute(query).scalar()
     if seq is None:

@@ -138,8 +138,12 @@ class Pool(PoolReader):
 
         The status stays what the environment or the system said.
         """
-        entry = OutcomeEntry(outcome)
-        self._db.write(lambda connection: outcomes.assign_outcome(connection, id, entry))
+        self.assign_outcomes({id: outcome})
+
+    def assign_outcomes(self, judged: Mapping[str, Outcome]) -> None:
+        """Store a judged outcome of each of these trajectories, by id: all of them, or none."""
+        entries = {id: OutcomeEntry(outcome) for id, outcome in judged.items()}
+        self._db.write(lambda connection: outcomes.assign_outcomes(connection, entries))
 
     def report(self, id: str, body: JSON) -> None:
         """Attach a report, any text or JSON, to a trajectory."""

@@ -11,6 +11,8 @@ Invariants
 * The checker's verdict stays in `Trajectory.status`. How often the judge differs from it is a figure of every
   update. Tasks without a checker do not count there: they end as failures whatever was done.
 * Tasks without a checker are judged from the first update on, whatever `from_update`.
+* The outcomes of an update are one commit, so that a run that was killed while it judged asks again about the
+  same episodes together: a model's probabilities depend, in their last bits, on what is computed with them.
 * An episode that has an outcome already, because its run was resumed, is not judged again.
 """
 
@@ -70,10 +72,12 @@ class OutcomeJudging:
         if not trajectories:
             return
         answers = self.judge.judge(trajectories)
+        judged: dict[str, Outcome] = {}
         for trajectory, probability in zip(trajectories, answers, strict=True):
             if probability is not None:
                 trajectory.outcome = Outcome(probability, self.judge.source, self.judge.name)
-                self.pool.assign_outcome(trajectory.id, trajectory.outcome)
+                judged[trajectory.id] = trajectory.outcome
+        self.pool.assign_outcomes(judged)
 
     def _hold_back(self, update: int, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """The episodes that can be learnt from; the others wait."""

@@ -2,6 +2,7 @@
 
     DIR/  config.json, model.safetensors, tokenizer …   an ordinary Hugging Face directory
           outcome_model.json                            template version, limits, calibration, figures
+          training.json                                 which training made it
 
 Invariants
 * The folder appears whole or not at all, and holds everything that a score depends on: a model that is loaded
@@ -37,6 +38,7 @@ from stepwell.rewards.outcome_model.question import (
 from stepwell.training.answer_model import AnswerModel
 
 FILE_NAME = "outcome_model.json"
+TRAINING = "training.json"
 
 
 @dataclass(eq=False)
@@ -93,8 +95,8 @@ class OutcomeModel:
         answers = AnswerModel(policy, encode(YES)[0], encode(NO)[0])
         return cls(answers, Renderer(tokenizer), limits)
 
-    def save(self, folder: str | Path) -> None:
-        """Write the folder, all or nothing."""
+    def save(self, folder: str | Path, training: str = "") -> None:
+        """Write the folder, all or nothing; `training` identifies the training that made it."""
         path = Path(folder)
         described = {
             "template_version": TEMPLATE_VERSION,
@@ -110,6 +112,7 @@ class OutcomeModel:
                 file.rename(fresh / file.name)
             inner.rmdir()
             (fresh / FILE_NAME).write_text(json.dumps(described, indent=2) + "\n")
+            (fresh / TRAINING).write_text(json.dumps({"key": training}) + "\n")
 
     def write_prompts(self, trajectories: Sequence[Trajectory]) -> list[IntArray]:
         """The exact ids of the question about each episode."""

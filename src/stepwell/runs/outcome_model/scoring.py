@@ -3,8 +3,9 @@
 `evaluate_judge` compares probabilities with what checkers said. `score_source` writes outcomes into a pool.
 
 Invariants of `score_source`
-* Every outcome is one commit. A command that was killed continues: an episode whose newest outcome is this
-  judge's is not judged again, and a second run changes nothing.
+* The outcomes of episodes that were judged together are one commit. A command that was killed continues, and
+  judges the others in the same company, so that they get the same probabilities to the last bit.
+* An episode whose newest outcome is this judge's is not judged again, and a second run changes nothing.
 * An outcome of a person (`human`) is never covered by a model's, unless asked for.
 """
 
@@ -101,14 +102,15 @@ def score_source(
     counts, num_done = ScoreCounts(), 0
     open_ = _iter_open(judge, iter_judgeable(pool, channel=channel, tags=tags), counts, over_human)
     for part in _iter_parts(open_):
-        for trajectory, probability in zip(part, judge.judge(part), strict=True):
-            if probability is None:
-                counts.num_unjudged += 1
-                continue
-            outcome = Outcome(probability, judge.source, judge.name)
-            pool.assign_outcome(trajectory.id, outcome)
-            counts.num_judged += 1
-            counts.num_yes += outcome.is_success
+        judged = {
+            trajectory.id: Outcome(probability, judge.source, judge.name)
+            for trajectory, probability in zip(part, judge.judge(part), strict=True)
+            if probability is not None
+        }
+        pool.assign_outcomes(judged)
+        counts.num_judged += len(judged)
+        counts.num_yes += sum(outcome.is_success for outcome in judged.values())
+        counts.num_unjudged += len(part) - len(judged)
         num_done += len(part)
         tell(num_done)
     return counts

@@ -3,7 +3,8 @@
     roll-outs ─► split by task ─► epochs, each kept in DIR.training/ ─► best weights ─► calibration ─► DIR
 
 A command that was killed continues after its last whole epoch if it is given again with the same data and
-settings, and ends with the same bytes. Anything else in `DIR.training/` is refused.
+settings, and ends with the same bytes; one that had come to its end changes nothing. Anything else in
+`DIR.training/` is refused.
 
 The validation tasks stop training early and fit the calibration. The figures in the folder are therefore a
 little optimistic; `stepwell orm eval` on other roll-outs gives honest ones.
@@ -27,7 +28,7 @@ from stepwell.policies.numerics import set_numerics
 from stepwell.rewards.outcome_model.calibration import fit_calibration
 from stepwell.rewards.outcome_model.measures import measure_judge
 from stepwell.rewards.outcome_model.question import TEMPLATE_VERSION, TextLimits
-from stepwell.runs.outcome_model.model import FILE_NAME, OutcomeModel, name_folder
+from stepwell.runs.outcome_model.model import FILE_NAME, TRAINING, OutcomeModel, name_folder
 from stepwell.runs.outcome_model.rollouts import LabelledRollout, split_by_task
 from stepwell.training.answer_model import AnswerTraining, EpochFigures, LabelledPrompt, TrainingState
 
@@ -58,9 +59,8 @@ def train_outcome_model(
 ) -> OutcomeModel:
     """Train, calibrate and write an outcome model; continues where the same command was stopped."""
     partial, key = to.with_name(f"{to.name}.training"), _make_key(rollouts, settings)
-    if (to / FILE_NAME).is_file() and (partial / _STATE).is_file():
-        _read_state(partial, key)  # refuses another training
-        shutil.rmtree(partial)
+    if _read_key(to) == key:
+        shutil.rmtree(partial, ignore_errors=True)
         note(f"{to} was complete")
         return OutcomeModel.load(to, device=settings.device)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -85,7 +85,7 @@ def train_outcome_model(
             f"right {last.accuracy:.3f}"
         )
     _calibrate(model, train, validation, held_out, state, settings)
-    model.save(to)
+    model.save(to, key)
     model.name = name_folder(to)
     shutil.rmtree(partial, ignore_errors=True)
     return model
@@ -124,6 +124,12 @@ def _make_key(rollouts: Sequence[LabelledRollout], settings: OutcomeTraining) ->
     """Equal exactly for the same data and settings."""
     identity = [TEMPLATE_VERSION, asdict(settings), [(one.trajectory.id, one.is_success) for one in rollouts]]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _read_key(folder: Path) -> str:
+    """The key of the training that made the model in a folder; empty where there is none."""
+    is_ours = (folder / FILE_NAME).is_file() and (folder / TRAINING).is_file()
+    return str(json.loads((folder / TRAINING).read_text())["key"]) if is_ours else ""
 
 
 def _write_state(folder: Path, key: str, state: TrainingState) -> None:
