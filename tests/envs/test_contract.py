@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -171,6 +172,12 @@ def test_an_unknown_env_is_refused_with_the_nearest_name() -> None:
 def test_an_import_path_that_leads_nowhere_says_where_it_ended(path: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         find_env_type(path)
+
+
+def test_a_module_that_exits_when_it_is_imported_is_refused_with_its_own_line(tmp_path: Path) -> None:
+    (tmp_path / "licensed_pond.py").write_text("import sys\n\nsys.exit('no licence')\n")
+    with pytest.raises(ConfigError, match=r"(?s)licensed_pond\.py\", line 3.*SystemExit: no licence"):
+        find_env_type(f"{tmp_path}/licensed_pond.py:Pond")
 
 
 def test_an_import_path_opens_a_class() -> None:

@@ -169,6 +169,11 @@ def test_an_agent_that_always_fails_stops_the_run_at_once_with_its_first_error(
     assert summary is not None and summary.status == "failed" and summary.success_after is None
 
 
+def test_the_limit_of_memory_reaches_the_agents_processes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"did not start: .* more than own_agent\.memory_mb = 1;"):
+        train(small_config(*own("lake"), "own_agent.memory_mb=1", "recipe.name=grpo", folder=tmp_path))
+
+
 def test_a_share_above_the_limit_stops_the_run_and_a_mended_agent_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
