@@ -49,6 +49,24 @@ class Odd(Stubborn):
         return {StateForm.NATURAL_LANGUAGE: "half \ud83d"}
 
 
+class Unseen(Stubborn):
+    """A lake that exits when it is looked at."""
+
+    name = "unseen"
+
+    def observe(self) -> Observation:
+        sys.exit("no licence")
+
+
+class Untold(Stubborn):
+    """A lake that exits when it is asked for its true state."""
+
+    name = "untold"
+
+    def state(self) -> dict[StateForm, str]:
+        sys.exit("no licence")
+
+
 class Exits(FrozenLake):
     """An environment that cannot even be made."""
 

@@ -76,6 +76,13 @@ def test_an_environment_that_exits_fails_its_turn_and_nothing_else() -> None:
         assert play_episode.error is None and play_episode.info["result"] == "lost \ufffd"
 
 
+@pytest.mark.parametrize("name", ["Unseen", "Untold"])
+def test_an_environment_that_exits_at_its_reset_or_asked_for_its_state_fails_its_turn(name: str) -> None:
+    with EnvBatch(f"tests.services.envs.misbehaving_envs:{name}", {}, 1) as batch:
+        (turn,) = batch.reset([batch.envs[0].make_task(batch.envs[0].options, 0)], with_state=True)
+    assert isinstance(turn.error, EnvError) and "SystemExit: no licence" in str(turn.error)
+
+
 def test_a_service_outlives_environments_that_exit_and_sends_whole_characters(service: Service) -> None:
     url = service(envs=(ODD, EXITS))
     env = make_env(f"remote:{url}#{ODD}")
