@@ -290,17 +290,16 @@ def _open_gateway(args: argparse.Namespace, config: GatewayConfig) -> tuple[Gate
     from stepwell.pool import open_pool
 
     stack = ExitStack()
+    pool = stack.enter_context(open_pool(args.pool, durable=args.durable, require_write=True))
     if args.upstream is not None:
         from stepwell.services.gateway.upstream import UpstreamGateway
 
-        pool = stack.enter_context(open_pool(args.pool, durable=args.durable, require_write=True))
         key = read_key("STEPWELL_UPSTREAM_KEY")
         upstream = UpstreamGateway(args.upstream, pool, config, api_key=key, model=args.upstream_model)
         return upstream, stack.close
     from stepwell.rendering import Renderer
     from stepwell.services.gateway.gateway import Gateway
 
-    pool = stack.enter_context(open_pool(args.pool, durable=args.durable, require_write=True))
     engine, tokenizer, sight = _open_engine(args, stack, pool)
     renderer = Renderer(tokenizer, args.history, context_length=engine.max_length, **sight)
     return Gateway(engine, renderer, pool, config), stack.close
