@@ -108,6 +108,20 @@ class Machines(Services):
             time.sleep(0.2)
 
 
+def _find_ports() -> int:
+    """A free port whose successor is free too, below those that the system gives to connections."""
+    for port in range(20_000, 30_000, 2):
+        try:
+            with (
+                socket.create_server(("127.0.0.1", port)),
+                socket.create_server(("127.0.0.1", port + 1)),
+            ):
+                return port
+        except OSError:
+            continue
+    raise AssertionError("no two neighbouring ports are free")
+
+
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
@@ -294,7 +308,8 @@ class Runner(Reader):
         """Two ranks of one machine."""
         place = words.index("stepwell")
         given = dict(zip(words[: place - 1 : 2], words[1 : place - 1 : 2], strict=True))
-        given |= {"--nnodes": "1", "--nproc-per-node": "2", "--rdzv-endpoint": "127.0.0.1:0"}
+        endpoint = f"127.0.0.1:{_find_ports()}"
+        given |= {"--nnodes": "1", "--nproc-per-node": "2", "--rdzv-endpoint": endpoint}
         launch = [
             str(Path(sys.executable).with_name("torchrun")),
             *(w for pair in given.items() for w in pair),

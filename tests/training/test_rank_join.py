@@ -47,6 +47,13 @@ def test_the_variables_of_torchrun_say_where_ranks_meet() -> None:
         Rendezvous.read_environment({k: v for k, v in TORCHRUN.items() if k != "MASTER_PORT"})
 
 
+def test_a_port_that_is_taken_is_named_with_what_to_set() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"port {port}, MASTER_PORT \+ 1 .*--rdzv-endpoint"):
+            JoinLauncher(Rendezvous(0, 2, "127.0.0.1", port, "secret"), "cpu")
+
+
 @pytest.mark.slow
 def test_a_rank_without_a_run_and_a_run_without_its_ranks_say_so(tmp_path: Path) -> None:
     port = find_port()

@@ -92,7 +92,14 @@ class JoinLauncher:
         self.size, self._token = meeting.size, meeting.token
         self._fewer_after_s, self._may_be_fewer = fewer_after_s, False
         self.bind_host = "127.0.0.1" if _is_loopback(meeting.host) else "0.0.0.0"
-        self._server = socket.create_server((self.bind_host, meeting.port))
+        try:
+            self._server = socket.create_server((self.bind_host, meeting.port))
+        except OSError as error:
+            raise ConfigError(
+                f"the run cannot listen at port {meeting.port}, MASTER_PORT + 1 ({error.strerror}); set "
+                "MASTER_PORT to a free port whose successor is free too, with torchrun by "
+                "--rdzv-endpoint HOST:PORT"
+            ) from error
 
     @property
     def port(self) -> int:
