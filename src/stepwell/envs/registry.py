@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stepwell.config.base import Settings
-from stepwell.core import ConfigError, EnvDescription, user_objects
+from stepwell.core import ConfigError, EnvDescription, EnvError, user_objects
 from stepwell.core.errors import StepwellError
 from stepwell.core.names import suggest_name
 from stepwell.core.user_code import format_own_lines, import_user_module
@@ -111,7 +111,7 @@ def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> 
     except (StepwellError, ImportError):
         raise
     except Exception as error:  # a constructor of a user's own may raise anything
-        raise ConfigError(f"env {name!r} cannot be made:\n{format_own_lines(error)}") from error
+        raise EnvError(f"env {name!r} cannot be made:\n{format_own_lines(error)}") from error
     if not hasattr(env, "options"):
         raise ConfigError(f"env {name!r}: its __init__ must take options and call super().__init__(options)")
     if isinstance(env, Env):

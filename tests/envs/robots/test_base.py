@@ -313,9 +313,10 @@ def test_robots_are_among_the_envs_and_open_by_name_without_a_simulator() -> Non
 
 
 def test_a_robot_of_ones_own_opens_by_import_path(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_robot.py").write_text("from stepwell.envs.robots import RobotEnv as Own\nNot = int\n")
+    text = "from stepwell.envs.robots.fetch.env import Fetch as Own\nNot = int\n"
+    (tmp_path / "own_robot.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert find_env_type("own_robot:Own") is RobotEnv
+    assert find_env_type("own_robot:Own") is find_env_type("fetch")
     with pytest.raises(ConfigError, match="or of RobotEnv for a robot"):
         find_env_type("own_robot:Not")
 
