@@ -15,24 +15,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import random
-import signal
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from kills import kill_group, list_differences, newest_update, start_or_resume, start_process
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
-from stepwell.monitors.jsonl import read_entries
 from stepwell.runs.machine import describe_machine
-from stepwell.runs.run import train
-from stepwell.training import list_checkpoints
 
 RESULTS = Path(__file__).parent / "results"
 OPTIMIZERS = ("muon", "adamw")
@@ -62,87 +57,33 @@ def settings_of(kind: str, num_kills: int, folder: Path, name: str) -> RunConfig
     return load_config(None, [*SETTINGS, *more, *where])
 
 
-def start_or_resume(config: RunConfig) -> None:
-    """In a process of its own: start the run, or go on with it."""
-    folder = Path(config.folder) / str(config.name)
-    if (folder / "config.toml").exists():
-        train(resume=folder)
-    else:
-        train(config)
-
-
-def start_process(config: RunConfig) -> Any:
-    """A forked process: it shares what is imported, and nothing that was computed."""
-    child = multiprocessing.get_context("fork").Process(target=start_or_resume, args=(config,))
-    child.start()
-    return child
-
-
-def newest_update(folder: Path) -> int:
-    """The update of the newest checkpoint; -1 while there is none."""
-    return max((int(path.name[-6:]) for path in list_checkpoints(folder / "checkpoints")), default=-1)
-
-
 def kill_again_and_again(config: RunConfig, num_kills: int, update_s: float, rng: random.Random) -> int:
     """Run to the end in spite of so many kills; returns how many there were."""
     folder, kills = Path(config.folder) / str(config.name), 0
     for number in range(num_kills):
         wanted = UPDATES_PER_KILL * number - 1  # the first kill comes in the warm start
-        child = start_process(config)
+        child = start_process(start_or_resume, config)
         while child.is_alive() and (newest_update(folder) < wanted or not (folder / "config.toml").exists()):
             time.sleep(0.002)
         child.join(rng.uniform(0.0, update_s))
-        child.kill()
-        child.join()
-        kills += child.exitcode == -signal.SIGKILL
-    last = start_process(config)
+        kills += kill_group(child)
+    last = start_process(start_or_resume, config)
     last.join()
     assert last.exitcode == 0, "the run did not come to its end"
     return kills
-
-
-def differences(one: Path, other: Path) -> list[str]:
-    """What differs between two runs: weights, optimizer state, record."""
-    found = []
-    ends = [list_checkpoints(folder / "checkpoints")[-1] for folder in (one, other)]
-    if ends[0].name != ends[1].name:
-        return [f"one ends at {ends[0].name}, the other at {ends[1].name}"]
-    for path in sorted(ends[0].rglob("*.safetensors")):
-        weights = [load_file(path), load_file(ends[1] / path.relative_to(ends[0]))]
-        found += [f"{path.name}: {key}" for key in weights[0] if not torch.equal(*(w[key] for w in weights))]
-    states = [torch.utils._pytree.tree_leaves(torch.load(end / "trainer.pt")) for end in ends]
-    for index, (a, b) in enumerate(zip(*states, strict=True)):
-        is_equal = torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-        found += [] if is_equal else [f"trainer.pt: entry {index}"]
-    if record_of(one) != record_of(other):
-        found.append("metrics.jsonl")
-    return found
-
-
-def record_of(folder: Path) -> list[Any]:
-    """The record without what depends on the clock."""
-    return [
-        (e.kind, e.update, e.env_steps, {k: v for k, v in e.values.items() if not _is_clock(k)})
-        for e in read_entries(folder / "metrics.jsonl")
-        if e.kind != "event"
-    ]
-
-
-def _is_clock(name: str) -> bool:
-    return name.startswith("time/") or name == "tokens_per_s"
 
 
 def measure(kind: str, num_kills: int, seed: int, place: Path) -> dict[str, Any]:
     """One optimizer: the run without and with kills, compared."""
     began = time.monotonic()
     whole = settings_of(kind, num_kills, place, f"{kind}-whole")
-    child = start_process(whole)
+    child = start_process(start_or_resume, whole)
     child.join()
     assert child.exitcode == 0, "the run without kills failed"
     update_s = (time.monotonic() - began) / whole.train.num_updates
     killed = settings_of(kind, num_kills, place, f"{kind}-killed")
     kills = kill_again_and_again(killed, num_kills, update_s, random.Random(seed))
-    found = differences(place / str(whole.name), place / str(killed.name))
+    found = list_differences(place / str(whole.name), place / str(killed.name))
     return {
         "optimizer": kind,
         "kills": kills,
