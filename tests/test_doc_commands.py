@@ -23,7 +23,8 @@ from stepwell.runs.loop.control_channel import ControlChannel
 
 PAGES = list_pages()
 # More than four seconds of processor time
-SLOW = {"cli", "own_agent", "tutorials/own_agent", "tutorials/robot"}
+TUTORIALS = ("own_agent", "own_env", "robot", "text_agent", "web_agent")
+SLOW = {"cli", "own_agent", *(f"tutorials/{name}" for name in TUTORIALS)}
 # What is not run: the command, and why. Where a test of ours does the same in another way, it is named.
 NOT_RUN = {
     r"^stepwell demo": "takes minutes; tests/runs/test_demo.py, and scripts/first_hour.sh runs all of it",

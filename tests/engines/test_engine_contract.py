@@ -91,6 +91,7 @@ def test_a_later_turn_reuses_the_cache_and_new_weights_do_not(engine: Any) -> No
     assert empty.num_cached == 0
 
 
+@pytest.mark.slow
 async def test_requests_under_way_go_on_while_weights_change(engine: Any) -> None:
     before = engine.version
     long = [ask(prompt, max_tokens=120, ignore_end=True, seed=i) for i, prompt in enumerate(prompts(3))]

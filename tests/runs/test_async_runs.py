@@ -107,6 +107,7 @@ def test_a_stream_of_stale_data_is_learnt_from(tmp_path: Path) -> None:
     assert max(entry.values["staleness/max"] for entry in found) >= 1
 
 
+@pytest.mark.slow
 def test_weights_go_to_the_generators_every_few_updates_and_before_an_evaluation(tmp_path: Path) -> None:
     folder = run(tmp_path, "stream", "workers.sync_interval=2", "train.num_updates=5")
     with closing(open_pool(folder / "pool" / "pool.db")) as pool:
@@ -132,6 +133,7 @@ def test_a_critics_recipe_streams_single_trajectories_in_batches_of_its_own_size
     assert {id for id, place in number.items() if place >= 8} <= {each.task.id for each in phases[1]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["token", "flow"])
 def test_a_robot_policy_streams_through_the_same_groups(head: str, tmp_path: Path) -> None:
     settings = (*GROUPS[1:6], "workers.mode=stream", "workers.global_batch=12", "train.num_updates=3")

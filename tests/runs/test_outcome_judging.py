@@ -61,6 +61,7 @@ def test_rewards_follow_the_judge_and_the_checker_is_kept_beside_it(
     assert all(trajectory.outcome is None for trajectory in played(folder, 1))
 
 
+@pytest.mark.slow
 def test_the_first_phases_keep_the_checkers_verdict(server: ChatServer, tmp_path: Path) -> None:
     phases = ("curriculum.updates_per_phase=2", "outcome.from_phase=2")
     folder = train(small_config(*SPARSE, *judged_by(server), *phases, folder=tmp_path))
@@ -99,6 +100,7 @@ def test_an_episode_without_an_answer_is_kept_told_and_learnt_from_later(
     assert len(waiting) == updates[-1]["outcome/unjudged"]
 
 
+@pytest.mark.slow
 def test_a_judge_that_says_nothing_stops_the_run_and_resume_asks_again(
     server: ChatServer, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def open_components(folder: Path, *settings: str) -> Iterator[Components]:
         components.close()
 
 
+@pytest.mark.slow
 def test_through_the_gateway_the_same_episodes_are_played(tmp_path: Path) -> None:
     with open_components(tmp_path, *own("lake"), "recipe.name=grpo") as components:
         tasks = components.tasks(Split.TRAIN, 6, 0)
@@ -234,6 +235,7 @@ def test_rewards_that_do_not_fit_the_calls_are_the_agents_error(tmp_path: Path) 
     assert "2 step_rewards, but called the model 1 times" in played.error
 
 
+@pytest.mark.slow
 def test_an_engine_that_fails_costs_infra_errors_and_no_update(tmp_path: Path) -> None:
     with open_components(tmp_path, *own("lake"), "recipe.name=grpo", "train.max_env_retries=0") as components:
         jobs = [Job(task, "g", i) for i, task in enumerate(components.tasks(Split.TRAIN, 2, 0))]

@@ -107,6 +107,7 @@ def test_a_warm_start_ends_once_form_and_some_success_are_there(
     assert is_warm(warm, {"format_share": form, "success": success}) is enough
 
 
+@pytest.mark.slow
 def test_a_warm_start_says_how_far_it_is_and_ends_at_its_cap(tmp_path: Path) -> None:
     settings = [*QUICK, f"folder={tmp_path}", "name=run", "warm_start.max_updates=4"]
     config, _ = load_own_config(f"{ENVS}:ShortLine", settings)

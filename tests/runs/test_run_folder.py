@@ -28,6 +28,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(config)
 
 
+@pytest.mark.slow
 def test_the_command_in_the_report_does_the_run_once_more_beside_it(whole: Path) -> None:
     summary = read_summary(whole)
     assert summary is not None and summary.command in (whole / "report.html").read_text()

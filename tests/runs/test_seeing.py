@@ -82,6 +82,7 @@ def test_a_run_that_sees_goes_on_bit_for_bit(run: Path, tmp_path: Path, update: 
     same(run, train(resume=cut_back(run, tmp_path / "run", update)), 4)
 
 
+@pytest.mark.slow
 def test_a_run_without_its_later_trajectories_plays_the_same_ones_again(run: Path, tmp_path: Path) -> None:
     copy = cut_back(run, tmp_path / "run", 2)
     with closing(open_pool(copy / "pool" / "pool.db")) as pool:

@@ -80,6 +80,7 @@ def test_a_stream_of_episodes_comes_from_a_server_while_weights_change(
     assert all(torch.equal(own[name], value) for name, value in saved.items())
 
 
+@pytest.mark.slow
 def test_a_run_stops_before_it_learns_from_a_server_that_keeps_its_old_weights(
     servers: list[ModelServer], tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def test_an_agent_that_ends_its_process_costs_its_own_episodes_and_the_others_ar
     assert Counter(entry.is_served for entry in stored(folder)) == Counter({True: 24, False: len(lost)})
 
 
+@pytest.mark.slow
 def test_a_run_that_its_agent_stopped_resumes_with_what_was_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

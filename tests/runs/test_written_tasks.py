@@ -159,6 +159,7 @@ def test_without_a_judge_the_run_is_refused_at_its_start_and_in_its_plan(
         components.list_held_out_tasks()
 
 
+@pytest.mark.slow
 def test_an_unjudged_episode_is_neither_solved_nor_failed(webarena: dict[str, Any], tmp_path: Path) -> None:
     """The judge answers for one site only; no task is written after those of the other."""
     with chatting() as server:

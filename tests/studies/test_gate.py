@@ -108,6 +108,7 @@ def test_a_warm_start_may_wait_until_descriptions_are_right() -> None:
     assert describe_goal(warm) == "descriptions are 90% right and 30% of training tasks are solved"
 
 
+@pytest.mark.slow
 def test_the_five_worlds_of_vagen_meet_every_method_from_the_same_start() -> None:
     study = load_study(FOLDER / "vagen_environments.toml")
     runs = plan_runs(study, FOLDER, Path("runs"))

@@ -45,6 +45,7 @@ def test_moments_in_host_memory_give_the_same_bits_as_adamw(dtype: torch.dtype) 
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_moments_in_8_bits_learn_as_fast() -> None:
     (plain, theirs), (ours, optimizer) = make_pair("full"), make_pair("8bit")
     exact, coarse = train(plain, theirs, 200), train(ours, optimizer, 200)

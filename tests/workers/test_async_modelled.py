@@ -40,6 +40,7 @@ def test_without_tails_the_ratio_is_nearly_that_of_the_means() -> None:
     assert 0.96 * 46 / 22 <= stream.throughput / sync.throughput <= 46 / 22
 
 
+@pytest.mark.slow
 def test_every_level_of_asynchrony_adds_to_the_one_before() -> None:
     order = ("sync", "rollout_async", "train_async", "stream")
     found = [run_modelled(PAPER, mode, 8).throughput for mode in order]  # type: ignore[arg-type]

@@ -102,6 +102,7 @@ class FragileHardware(ModelledHardware):
         return ModelledHardware.time_sample(self, count, latency) * (1.0 if is_usual else self.harm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("harm", "wait"), [(1.5, 0.0), (8.0, 5.0), (40.0, 0.0)])
 def test_a_tuned_run_is_never_far_behind_its_start_for_long(harm: float, wait: float) -> None:
     shared = {name: getattr(MODEL, name) for name in MODEL.__dataclass_fields__}

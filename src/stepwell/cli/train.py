@@ -76,7 +76,6 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from stepwell.cli.command import split_settings
-    from stepwell.config.presets import list_preset_names
     from stepwell.core.errors import ConfigError
 
     resume = run_folder(args.resume) if args.resume else None
@@ -86,14 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if resume is not None and args.env:
         raise ConfigError("--resume continues in the run's own environment; leave out --env")
     if resume is None and args.env is None and source is None:
-        named = [text.partition("=")[2] for text in args.settings if text.startswith("env.name=")]
-        hint = f". For an environment of your own: --env {named[-1]}" if named else ""
-        if args.agent:
-            hint = f". For an agent of your own: stepwell train demo --agent {args.agent} …"
-        raise ConfigError(
-            f"give a TOML file or a preset ({', '.join(list_preset_names())}), "
-            f"--env MODULE:CLASS, or --resume RUN{hint}"
-        )
+        raise ConfigError(_describe_missing_config(args))
     given = {"own_agent.function": args.agent, "own_agent.tasks": args.tasks}
     settings = [*args.settings, *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
     if resume is not None and len(settings) > len(args.settings):
@@ -138,6 +130,17 @@ def run(args: argparse.Namespace) -> int:
     args.resume = folder
     raise_if_interrupted(folder)  # it has saved and stopped in order; the message is the same
     return 0
+
+
+def _describe_missing_config(args: argparse.Namespace) -> str:
+    from stepwell.config.presets import list_preset_names
+
+    named = [text.partition("=")[2] for text in args.settings if text.startswith("env.name=")]
+    hint = f". For an environment of your own: --env {named[-1]}" if named else ""
+    if args.agent:
+        hint = f". For an agent of your own: stepwell train demo --agent {args.agent} …"
+    presets = ", ".join(list_preset_names())
+    return f"give a TOML file or a preset ({presets}), --env MODULE:CLASS, or --resume RUN{hint}"
 
 
 def _join_as_rank(config: RunConfig) -> int | None:

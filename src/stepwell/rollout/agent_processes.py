@@ -167,7 +167,7 @@ class AgentProcesses:
             self._read_messages()
             self._watch_workers()
             if self._workers[0] is not worker:
-                raise ConfigError(f"agent {self.target!r}: {self._last_end}")
+                raise ConfigError(f"agent {self.target!r}: it did not start: {self._last_end}")
 
     def _start_process(self, number: int) -> _Worker:
         hello = {
@@ -307,6 +307,7 @@ class AgentProcesses:
         """Find out who is to blame for a process that ended or no longer answers."""
         was_ready, holder = worker.process.ready is not None, worker.process.find_holder()
         how, from_outside = self._remove_worker(worker)
+        self._last_end = how
         if not was_ready:
             self._count_failed_start(how)
         blamed = 0 if from_outside and holder not in worker.running else _find_blamed(worker, holder)
@@ -323,6 +324,7 @@ class AgentProcesses:
             f"its process used {used_mb:,.0f} MB, more than own_agent.memory_mb = {self.memory_mb:,.0f}; "
             f"let the agent use less, or raise the limit; {how}"
         )
+        self._last_end = why
         if not was_ready:
             self._count_failed_start(why)
         self._settle_worker(worker, blamed, why, "out_of_memory")
@@ -346,7 +348,6 @@ class AgentProcesses:
             )
 
     def _count_failed_start(self, how: str) -> None:
-        self._last_end = f"it did not start: {how}"
         self._num_failed_starts += 1
         if self._num_failed_starts >= MAX_FAILED_STARTS:
             raise InfraError(f"agent {self.target!r}: {self._num_failed_starts} times in a row {how}")

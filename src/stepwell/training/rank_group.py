@@ -26,9 +26,10 @@ from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.optimizer import Optimizer
 from stepwell.training.policy import Policy
 from stepwell.training.rank_launch import RankLauncher
+from stepwell.training.rank_optimizer import RankOptimizer
 from stepwell.training.rank_share import cut_for_ranks
 from stepwell.training.ranked_policy import RankedPolicy
-from stepwell.training.ranks import RankOptimizer, Ranks
+from stepwell.training.ranks import Ranks
 
 Result = TypeVar("Result")
 Taken = tuple[list[TrajectoryMinibatch], RankedPolicy, RankOptimizer]

@@ -16,8 +16,7 @@ Invariants
 * After an update, the policy in the trainer's process has the weights of the ranks. Nobody else changes it
   while ranks run: a difference stops the run.
 * A rank that dies, fails or does not answer within `timeout_s` raises a `WorkerError` that names the rank and
-  the cause. The trainer's own weights are then those of its last update. After `close`, no process, socket or
-  file of the group is left.
+  the cause. The trainer's own weights are then those of its last update. After `close` nothing of it is left.
 """
 
 from __future__ import annotations
@@ -345,35 +344,6 @@ class Ranks:
             peer.wait(_GRACE_S / len(self.peers))
         died = [peer.rank for peer in self.peers if peer.exit_code not in (None, _BEREFT)]
         return died or [peer.rank for peer in self.peers if peer.exit_code is None and peer.is_silent()]
-
-
-class RankOptimizer:
-    """The optimizer of all ranks, with the calls of `Optimizer` that an update makes."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks, self._share, self._is_finite = ranks, 1.0, True
-
-    def set_rate(self, share: float) -> None:
-        """Set every learning rate to its configured value times `share`."""
-        self._share = share
-
-    def zero_grad(self) -> None:
-        """Forget the gradients of the last step."""
-        self._ranks.call("zero")
-
-    def clip_gradients(self, limit: float) -> dict[str, Tensor]:
-        """Clip the gradients of actor and critics to this norm each; returns the norms before clipping."""
-        norms = self._ranks.call("clip", limit=limit)[0].words["norms"]
-        return {name: torch.tensor(norm) for name, norm in norms.items()}
-
-    def step(self, *, moves_actor: bool = True) -> None:
-        """Apply the gradients; without `moves_actor` those of the critics alone."""
-        answers = self._ranks.call("step", share=self._share, moves_actor=moves_actor)
-        self._is_finite = all(answer.words["is_finite"] for answer in answers)
-
-    def are_weights_finite(self) -> bool:
-        """Whether all trained weights are finite since the last step."""
-        return self._is_finite
 
 
 def _check_sharding(config: TrainConfig, kinds: set[str]) -> None:

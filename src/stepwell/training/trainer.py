@@ -8,15 +8,14 @@ minibatches or microbatches one pass without gradients comes first, where credit
 in the reward), or where later minibatches hold samples of older versions, whose proximal logprobs are those
 of the start. Then every microbatch runs once, unless the loss couples more than a microbatch holds.
 
-It knows no algorithm by name; the recipe defines what to compute. Weights change only by a gradient that is
-finite and below a limit. Otherwise a `DivergenceError` reports the figures, and the weights stay as they were
-before that step.
+It knows no algorithm by name; the recipe defines what to compute. A gradient that is not finite or above a
+limit changes no weight: a `DivergenceError` reports the figures.
 
 With several `devices`, or with `train.sharding = "full"`, each device has a rank, a process that runs its
 share of every minibatch and keeps its part of weights and optimizer (`ranks.py`). Policy and optimizer here
 are then copies on the host: weights are those of the last update, optimizer states are collected when they
-are needed. The first update starts the ranks. A failure of an update, or loading another state, ends them;
-the next one starts new ones. What follows the death of a rank is `on_dead_rank`.
+are needed. An update starts the ranks where there are none; a failure, or loading another state, ends them.
+What follows the death of a rank is `on_dead_rank`.
 """
 
 from __future__ import annotations
@@ -59,8 +58,9 @@ from stepwell.training.policy import Policy
 from stepwell.training.position_check import find_position_fault
 from stepwell.training.rank_group import RankGroup
 from stepwell.training.rank_launch import ChildLauncher, RankLauncher
+from stepwell.training.rank_optimizer import RankOptimizer
 from stepwell.training.ranked_policy import refuse_full_kl
-from stepwell.training.ranks import TIMEOUT_S, RankOptimizer
+from stepwell.training.ranks import TIMEOUT_S
 from stepwell.training.rounding_error import measure_errors
 from stepwell.training.sharded_files import load_shards
 from stepwell.training.update_credit import compute_update_credit
@@ -150,14 +150,13 @@ class Trainer:
         `check_parity` is called before any weight changes. It gets the gaps between the policy's logprobs and
         those of the engine that sampled, and a function that compares both with float32; it may raise.
         `check_positions` gets a description if the engine read a step at other positions; it may raise.
-        `version` is that of the current weights. Samples of older versions are left out of that comparison,
-        and are learnt from with the truncated ratio. `trained_steps` names the steps of replayed trajectories
-        that the policy learns from, by trajectory id; `replay_teaches_critic` says whether the critic learns
-        from those trajectories. `keep_credit` gets what the update made of each trajectory.
+        `version` is that of the current weights. Samples of older versions are not compared, and are learnt
+        from with the truncated ratio. `trained_steps` names the replayed steps that the policy learns from,
+        by trajectory id; with `replay_teaches_critic` the critic learns from those trajectories too.
+        `keep_credit` gets what the update made of each trajectory.
         """
         self._replay_teaches_critic, self._keep_credit = replay_teaches_critic, keep_credit
-        self._check_positions = check_positions
-        num_done = self.num_done
+        self._check_positions, num_done = check_positions, self.num_done
 
         def run() -> dict[str, float]:
             self.num_done = num_done  # the ranks may have lost what it came to, and it runs again

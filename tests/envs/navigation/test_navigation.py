@@ -23,6 +23,7 @@ from stepwell.envs.navigation.room import AGENT_RADIUS, NAMES, NavigationRoom, P
 from stepwell.envs.navigation.things import BY_NAME, KINDS
 
 
+@pytest.mark.slow
 def test_the_env_keeps_the_contract() -> None:
     report = check_env("navigation", {"image_size": 32}, num_tasks=10)
     assert report.ok, str(report)

@@ -28,6 +28,7 @@ def playing(task: Task = TASK, **options: object) -> Svg:
     return env
 
 
+@pytest.mark.slow
 def test_the_env_keeps_the_contract() -> None:
     report = check_env("svg", SMALL, num_tasks=10)
     assert report.ok, str(report)

@@ -11,8 +11,7 @@ then there are generators only.
 
 Invariants
 * Weights go to all generators every `sync_interval` updates and before an evaluation, while trainer and
-  generators go on (`weight_publisher.py`). Episodes under way go on too; new groups begin with the older
-  weights in mode `stream` only, and wait for the newer ones in the others.
+  generators go on (`weight_publisher.py`). Episodes under way go on; new groups wait, but in mode `stream`.
 * `close` ends everything that was started, whatever state it is in.
 """
 
@@ -395,7 +394,7 @@ class WorkerGroups:
             workers = [*self._simulators, *self._generators]
             await asyncio.gather(*(worker.close() for worker in workers), return_exceptions=True)
             await asyncio.to_thread(self._builder.close)
-            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            left = asyncio.all_tasks() - {asyncio.current_task()}
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)

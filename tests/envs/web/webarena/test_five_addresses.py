@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from benchmarks.webarena_path import group_entries, play_entries
 
 
+@pytest.mark.slow
 def test_every_group_of_tasks_is_started_logged_in_kept_inside_and_judged() -> None:
     """One task of each group; `benchmarks/webarena_path.py` plays all 812, and some in Chromium."""
     entries = group_entries(1)
