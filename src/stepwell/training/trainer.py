@@ -14,8 +14,8 @@ limit changes no weight: a `DivergenceError` reports the figures.
 With several `devices`, or with `train.sharding = "full"`, each device has a rank, a process that runs its
 share of every minibatch and keeps its part of weights and optimizer (`ranks.py`). Policy and optimizer here
 are then copies on the host: weights are those of the last update, optimizer states are collected when they
-are needed. An update starts the ranks where there are none; a failure, or loading another state, ends them.
-What follows the death of a rank is `on_dead_rank`.
+are needed. An update starts the ranks where there are none; a failure (see `on_dead_rank`) or a loaded state
+ends them.
 """
 
 from __future__ import annotations
