@@ -225,8 +225,7 @@ class Trainer:
             self._keep_credit(collect_credit(self.num_done, objectives))
         metrics = average_metrics([*seen, start]) | clock.read_metrics()
         if self.config.guard.max_kl is not None:
-            num_taken = sum(not was_left_out(each) for each in seen)
-            metrics["guard/left_out"] = float(len(planned) - num_taken)
+            metrics["guard/left_out"] = float(len(planned) - sum(not was_left_out(each) for each in seen))
             metrics["guard/last_kl"] = float(seen[-1].get("update_kl", 0.0))
         metrics["learning_rate"] = share * self.config.optimizer.learning_rate
         metrics["packed_tokens"] = float(sum(m.packed.num_tokens for m in minibatches))
