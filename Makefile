@@ -27,9 +27,9 @@ EXTRAS := robosuite libero alfworld scienceworld textworld_express lerobot manis
 
 # Test modules are compiled once for all processes and runs, even where Python was told to keep nothing.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# One process more than two cores: some tests wait for other processes, slow ones more often. Neighbouring tests
-# stay together, as they share what they build; a process without work takes over the end of another one's list.
-BESIDE = -n $(if $(BOTH),4,3) --dist worksteal
+# One process more than two cores: some tests wait for other processes. Neighbouring tests stay together, as
+# they share what they build; a process without work takes over the end of another one's list.
+BESIDE := -n 3 --dist worksteal
 
 .PHONY: install demo test test-fast test-slow test-full test-thorough test-docs-commands coverage test-needs test-extra-vllm $(EXTRAS:%=test-extra-%) check format bench first-hour docs clean
 

@@ -357,7 +357,8 @@ def test_a_killed_simulator_comes_back_and_the_page_shows_it_with_its_log(
     config = build_config("streaming", tmp_path, *lake, *processes, *settings, name="live")
     thread = threading.Thread(target=train, args=(config,))
     thread.start()
-    wait_for(lambda: told.exists() or not thread.is_alive())
+    control = tmp_path / "live" / "control.sock"
+    wait_for(lambda: (told.exists() and control.exists()) or not thread.is_alive())
     view = ViewApp([str(tmp_path)], token=TOKEN)
     url, stop = serve_in_thread(view.app)
     try:
