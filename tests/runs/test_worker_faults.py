@@ -11,7 +11,7 @@ from tests.runs.small import small_config, warmed_model
 from tests.variants import keep_quick
 from tests.workers.test_http import served
 
-from stepwell.core import ParityError
+from stepwell.core import ParityError, WorkerError
 from stepwell.policies.rotary import find_other_frequencies, read_frequencies
 from stepwell.runs.build import worker_builder
 from stepwell.runs.run import train
@@ -52,6 +52,16 @@ def test_a_fault_in_a_generator_stops_the_run_in_its_first_update(
             ]
         with pytest.raises(ParityError, match=f"(?s)update 1: engine and trainer disagree .*{FAULTS[fault]}"):
             train(small_config(*settings, folder=tmp_path))
+
+
+def test_a_generator_whose_check_fails_is_not_taken_for_a_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmed_model()
+    monkeypatch.setattr(worker_builder, "RUN", "tests.workers.faulty_engines:build_with_broken_check")
+    settings = ("recipe.name=rloo", "recipe.kl_coef=0", "workers.mode=sync", "eval.num_tasks=0")
+    with pytest.raises(WorkerError, match="the device is gone"):
+        train(small_config(*settings, "train.num_updates=2", folder=tmp_path))
 
 
 def test_frequencies_of_another_processor_may_differ_in_the_last_bits_only() -> None:

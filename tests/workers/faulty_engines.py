@@ -58,3 +58,19 @@ def build_with_wrong_frequencies(settings: Mapping[str, Any]) -> EmbeddedEngine:
 def build_with_wrong_weights(settings: Mapping[str, Any]) -> EmbeddedEngine:
     """It samples with other weights than it has taken."""
     return build_faulty(change_weights, settings)
+
+
+@contextmanager
+def break_check(engine: EmbeddedEngine) -> Iterator[None]:
+    """Let its check end in an error of another kind than its own."""
+
+    def check_frequencies(frequencies: Mapping[str, torch.Tensor]) -> None:
+        raise RuntimeError("the device is gone")
+
+    engine.check_frequencies = check_frequencies  # type: ignore[method-assign]
+    yield
+
+
+def build_with_broken_check(settings: Mapping[str, Any]) -> EmbeddedEngine:
+    """It samples rightly, but whether it does cannot be checked."""
+    return build_faulty(break_check, settings)

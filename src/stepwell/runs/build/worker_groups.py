@@ -260,8 +260,7 @@ class WorkerGroups:
     def check_weights(self) -> None:
         """Refuse generators that no longer hold what they have taken, or make other rotary tables.
 
-        What they take is compared with the trainer's by the publisher. One that is not there now is checked
-        when its successor takes the weights, and nobody waits for it.
+        One that is not there is not waited for: its successor is checked when it takes the weights.
         """
         if self._newest is not None:
             self.call(self._check_generators(read_frequencies(self._newest[1].model)))
@@ -274,8 +273,9 @@ class WorkerGroups:
                 await generator.check_weights(frequencies)
             except WeightsError as error:
                 raise WeightsError(f"{generator.name}: {error}") from error
-            except WorkerError:
-                pass
+            except WorkerError:  # a death is told and mended where workers are watched
+                if generator.read_health().is_alive:
+                    raise
 
         await asyncio.gather(*map(check_one, self._generators))
 
