@@ -74,6 +74,8 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Ray's clusters share one process and mostly wait: begun last, all other processes wait for them.
+    items.sort(key=lambda item: item.path.name != "test_ray.py")
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
