@@ -240,7 +240,8 @@ def train_one(args: argparse.Namespace, seed: int, output: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = load_config(args.config, [*SETTINGS, *args.set, f"seed={seed}", f"folder={folder}"])
         total = config.train.num_updates
-        plant_at = frozenset({total // 6 + seed * total // (3 * args.runs) + 1})
+        place = seed - args.first_seed
+        plant_at = frozenset({total // 6 + place * total // (3 * args.runs) + 1})
         components = Components(config, Path(folder))
         loop = FaultyLoop(config, Path(folder), components, PrintedNotes(), plant_at=plant_at)
         loop.deadline = began + 60.0 * args.minutes
@@ -270,13 +271,15 @@ def train_one(args: argparse.Namespace, seed: int, output: Path) -> None:
 def train_side_by_side(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """One process per run; what each of them saw."""
     context = multiprocessing.get_context("spawn")
-    outputs = [folder / f"seed{seed}.json" for seed in range(args.runs)]
+    seeds = range(args.first_seed, args.first_seed + args.runs)
+    outputs = [folder / f"seed{seed}.json" for seed in seeds]
     children = [
-        context.Process(target=train_one, args=(args, seed, output)) for seed, output in enumerate(outputs)
+        context.Process(target=train_one, args=(args, seed, output))
+        for seed, output in zip(seeds, outputs, strict=True)
     ]
     for child in children:
         child.start()
-    for seed, child in enumerate(children):
+    for seed, child in zip(seeds, children, strict=True):
         child.join()
         if child.exitcode != 0:
             print(f"the run of seed {seed} ended with exit code {child.exitcode}")
@@ -311,7 +314,8 @@ def main() -> None:
     )
     parser.add_argument("--config", default="household-tiny", help="a preset or a TOML file")
     parser.add_argument("--set", action="append", default=[], metavar="key=value")
-    parser.add_argument("--runs", type=int, default=10, help="side by side")
+    parser.add_argument("--runs", type=int, default=10, help="side by side, each with a seed of its own")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--errors", type=Path, help="a folder for all errors against float32")
     parser.add_argument("--name", required=True, help="of the result: parity_faults_NAME.json")
