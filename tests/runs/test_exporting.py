@@ -64,6 +64,19 @@ def test_the_card_says_what_was_trained_and_how_good_it_is(run: Path, tmp_path: 
     assert 'AutoTokenizer.from_pretrained("walker")' in body and "stepwell train train.toml" in body
 
 
+def test_the_card_has_the_success_of_the_weights_that_it_describes(tmp_path: Path) -> None:
+    ruined = ("recipe.name=grpo", "train.num_updates=1", "train.optimizer.learning_rate=0.1")
+    run = train(small_config(*ruined, "eval.num_tasks=16", folder=tmp_path / "runs"))
+    best, last = find_checkpoint(run), run / "checkpoints" / "update-000001"
+    shown = []
+    for checkpoint in (best, last):
+        export_card(run, str(tmp_path / "card"), checkpoint=checkpoint.name)
+        _, front, body = (tmp_path / "card" / "README.md").read_text().split("---\n", 2)
+        shown.append(yaml.safe_load(front)["model-index"][0]["results"][0]["metrics"][0]["value"])
+        assert f"| held-out success of this checkpoint | {shown[-1]:.2f} (" in body
+    assert best.name == "best" and shown[0] > shown[1] == 0
+
+
 def test_the_card_alone_has_the_learning_curve(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

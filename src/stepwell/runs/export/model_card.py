@@ -13,6 +13,7 @@ from stepwell.monitors.curves import draw_learning_curve
 from stepwell.monitors.jsonl import FILE_NAME as METRICS
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import SuccessScore, Summary, read_summary
+from stepwell.training.checkpoint import Checkpoint
 
 CURVE = "learning_curve.svg"
 _LOAD = """\
@@ -25,19 +26,29 @@ tokenizer = AutoTokenizer.from_pretrained("{name}")
 """
 
 
-def write_card(run: Path, folder: Path, name: str, config: RunConfig, checkpoint: str, licence: str) -> None:
+def write_card(run: Path, folder: Path, name: str, config: RunConfig, checkpoint: Path, licence: str) -> None:
     """Write README.md (YAML for the hub, then text for people), and the learning curve beside it."""
-    summary = read_summary(run)
+    summary, score = read_summary(run), _read_score(checkpoint)
     curve = (
         "## Learning curve\n\n![held-out success](learning_curve.svg)\n\n"
         if _write_curve(run, folder)
         else ""
     )
     (folder / "README.md").write_text(
-        f"---\n{_write_front_matter(config, summary, licence)}---\n\n"
-        f"{_write_body(name, config, summary, checkpoint, curve)}",
+        f"---\n{_write_front_matter(config, score, licence)}---\n\n"
+        f"{_write_body(name, config, summary, checkpoint, score, curve)}",
         encoding="utf-8",
     )
+
+
+def _read_score(checkpoint: Path) -> SuccessScore | None:
+    """Held-out success of these weights, if they were evaluated."""
+    loop = Checkpoint(checkpoint, 0).loop
+    state = loop["state"]
+    values = state.get("last")
+    if not values or state.get("evaluated_at", loop["update"]) != loop["update"]:
+        return None
+    return SuccessScore(values["success"], values["low"], values["high"], int(values["num_tasks"]))
 
 
 def _write_curve(run: Path, folder: Path) -> bool:
@@ -49,7 +60,7 @@ def _write_curve(run: Path, folder: Path) -> bool:
     return True
 
 
-def _write_front_matter(config: RunConfig, summary: Summary | None, licence: str) -> str:
+def _write_front_matter(config: RunConfig, score: SuccessScore | None, licence: str) -> str:
     lines: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
     base = _name_public_base(config)
     if base is not None:
@@ -59,11 +70,11 @@ def _write_front_matter(config: RunConfig, summary: Summary | None, licence: str
         "tags": ["stepwell", "reinforcement-learning", config.env.name.split(":")[-1]],
     }
     text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines.items())
-    if summary is not None and summary.after is not None:
-        metric = {"type": "success_rate", "name": "held-out success", "value": summary.after.success}
-        dataset = {"name": summary.env, "type": summary.env}
+    if score is not None:
+        metric = {"type": "success_rate", "name": "held-out success", "value": score.success}
+        dataset = {"name": config.title, "type": config.title}
         result = {"task": {"type": "reinforcement-learning"}, "dataset": dataset, "metrics": [metric]}
-        text += f"model-index: {json.dumps([{'name': config.name or summary.env, 'results': [result]}])}\n"
+        text += f"model-index: {json.dumps([{'name': config.name or config.title, 'results': [result]}])}\n"
     return text
 
 
@@ -77,7 +88,14 @@ def _name_public_base(config: RunConfig) -> str | None:
     return model if is_hub_id(model) and not Path(model).is_dir() else None
 
 
-def _write_body(name: str, config: RunConfig, summary: Summary | None, checkpoint: str, curve: str) -> str:
+def _write_body(
+    name: str,
+    config: RunConfig,
+    summary: Summary | None,
+    checkpoint: Path,
+    score: SuccessScore | None,
+    curve: str,
+) -> str:
     recipe = summary.recipe if summary else config.recipe.name
     rows = [
         (
@@ -86,9 +104,9 @@ def _write_body(name: str, config: RunConfig, summary: Summary | None, checkpoin
         ),
         ("environment", config.own_agent.function or config.env.name),
         ("recipe", recipe),
-        ("checkpoint", checkpoint),
+        ("checkpoint", f"{checkpoint.name}, of update {Checkpoint(checkpoint, 0).loop['update']}"),
         ("held-out success before", _format_score(summary.before if summary else None)),
-        ("held-out success after", _format_score(summary.after if summary else None)),
+        ("held-out success of this checkpoint", _format_score(score)),
         ("seed", str(config.seed)),
         ("trained with", f"Stepwell {stepwell.__version__}"),
     ]

@@ -66,7 +66,7 @@ def export_card(run: Path, to: str, *, checkpoint: str | None = None, licence: s
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = _choose_checkpoint(run, checkpoint)
-        write_card(run, folder, folder.resolve().name, load_config(run / "config.toml"), path.name, licence)
+        write_card(run, folder, folder.resolve().name, load_config(run / "config.toml"), path, licence)
     except OSError as error:
         raise _refuse_folder(folder, error) from error
     return str(folder / "README.md")
@@ -90,7 +90,7 @@ def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence:
         for file in (base / item for item in _IMAGE_FILES):
             if file.is_file():
                 (fresh / file.name).write_bytes(file.read_bytes())
-        write_card(run, fresh, name, config, path.name, licence)
+        write_card(run, fresh, name, config, path, licence)
 
 
 def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
