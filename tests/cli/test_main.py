@@ -83,6 +83,7 @@ def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixt
         (["report", "nowhere"], "'nowhere' is not a run folder"),
         (["study", "none.toml"], "study file 'none.toml' does not exist"),
         (["demo", "--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["plan", "frozenlake", "--cores", "0"], "--cores must be above 0, got 0"),
         (["recipes", "stepo"], "there is no recipe 'stepo'; did you mean 'steppo'?"),
         (["envs", "show", "frozen_lake"], "there is no env 'frozen_lake'; did you mean 'frozenlake'?"),
         (

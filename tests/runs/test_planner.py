@@ -166,3 +166,7 @@ def test_cores_are_counted_by_the_work_that_they_do_together() -> None:
     num_cores = len(os.sched_getaffinity(0))
     found = measure_cores(0.1)
     assert 0.3 * num_cores <= found <= num_cores
+
+
+def test_cores_are_counted_where_a_process_begins_when_its_time_is_over() -> None:
+    assert measure_cores(0.0) > 0

@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     config = read_settings(args.settings)
     if args.profile is not None and args.measure:
         raise ConfigError("--profile reads times and --measure takes them; give one of the two")
+    if args.cores is not None and args.cores <= 0:
+        raise ConfigError(f"--cores must be above 0, got {args.cores:g}")
     profile = _get_profile(args, config)
     if args.save_profile is not None:
         profile.write_file(args.save_profile)

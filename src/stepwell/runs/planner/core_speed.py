@@ -17,18 +17,18 @@ from stepwell.core.errors import InfraError
 
 _PROGRAM = """
 import sys, time
-begin, end = float(sys.argv[1]), float(sys.argv[2])
+begin, seconds = float(sys.argv[1]), float(sys.argv[2])
 count, table = 0, {}
 time.sleep(max(0.0, begin - time.time()))
-used = time.process_time()
-while time.time() < end:
+used, end = time.process_time(), time.time() + seconds  # on a busy machine it may begin late
+while not count or time.time() < end:
     for i in range(2000):
         table[i & 255] = table.get(i & 127, 0) + i * 3
     count += 1
 print(count / max(1e-9, time.process_time() - used))
 """
 _START_S = 0.3
-"""Seconds that all processes need to start."""
+"""Seconds that all processes have to start."""
 
 
 def measure_cores(seconds: float = 0.4) -> float:
@@ -41,7 +41,7 @@ def measure_cores(seconds: float = 0.4) -> float:
 
 def _count_work(num_processes: int, seconds: float) -> float:
     begin = time.time() + _START_S
-    command = [sys.executable, "-S", "-c", _PROGRAM, str(begin), str(begin + seconds)]
+    command = [sys.executable, "-S", "-c", _PROGRAM, str(begin), str(seconds)]
     processes = [ChildProcess(command, pipe_output=True) for _ in range(num_processes)]
     try:
         return sum(_read_work(process) for process in processes)
