@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -17,7 +18,16 @@ from stepwell.core import (
     StateForm,
     Task,
 )
-from stepwell.envs import Effect, Env, EnvBatch, draw_tasks, find_env_type, make_env, read_options
+from stepwell.envs import (
+    Effect,
+    Env,
+    EnvBatch,
+    draw_tasks,
+    find_env_type,
+    list_distinct_tasks,
+    make_env,
+    read_options,
+)
 from stepwell.envs.registry import LANGUAGE_ENVS
 
 LARGE = ("multihop_qa", "paper_search", "shop")  # their data take 15 s to make; their folders open small ones
@@ -54,6 +64,16 @@ class Echo(Env):
 
     def oracle(self) -> list[str]:
         return [str(self.word)]
+
+
+class Skewed(Echo):
+    """A few tasks that are drawn nearly always, and endless others."""
+
+    name = "skewed"
+
+    @classmethod
+    def make_task(cls, options: object, seed: int) -> Task:
+        return Task(cls.name, {"number": seed if seed % 200 == 0 else seed % 10}, seed=seed)
 
 
 WORD = Task("echo", {"word": "well"}, seed=5)
@@ -279,3 +299,9 @@ def test_a_batch_plays_like_its_envs_one_by_one() -> None:
         env.reset(options={"task": task})
         alone = env.step(("Up", "Right"))
         assert (turn.observation, turn.reward, turn.terminated, turn.truncated, turn.info) == alone
+
+
+def test_tasks_that_are_hardly_ever_drawn_are_not_waited_for() -> None:
+    tasks = list(itertools.islice(list_distinct_tasks(f"{__name__}:Skewed", {}, Split.TRAIN, 0), 500))
+    common = {task.content["number"] for task in tasks} & set(range(10))
+    assert len(common) >= 5 and len(tasks) < 50

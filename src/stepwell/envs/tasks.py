@@ -1,8 +1,8 @@
 """Draws tasks: distinct by content, of one split, and the same for the same seed everywhere.
 
 The split of a task depends only on its content (`Task.split`), so no choice of seeds can put one board into
-both splits. An environment may have fewer tasks than requested: after many draws without a new task, the
-environment counts as exhausted.
+both splits. An environment may have fewer tasks than requested: after many draws without a new task, or with
+few, the environment counts as exhausted. Tasks that are drawn hardly ever are not waited for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepwell.core import ConfigError, InputError, Split, Task
 from stepwell.envs.base import require_type
 from stepwell.envs.registry import find_env_type, read_options
 
-PATIENCE, PATIENCE_PER_TASK = 500, 20
+PATIENCE, MISSES_PER_TASK, DRAWS_PER_TASK = 500, 20, 50
 
 
 def draw_tasks(
@@ -51,8 +51,11 @@ def list_distinct_tasks(
     kind, settings = find_env_type(name), read_options(name, options)
     draws = random.Random(seed)
     seen: set[str] = set()
-    misses = 0
-    while misses < PATIENCE + PATIENCE_PER_TASK * len(seen):
+    num_draws = misses = 0
+    while misses < PATIENCE + MISSES_PER_TASK * len(seen) and num_draws < PATIENCE + DRAWS_PER_TASK * len(
+        seen
+    ):
+        num_draws += 1
         task = require_type(kind, "make_task", kind.make_task(settings, draws.getrandbits(32)), Task)
         if task.id in seen:
             misses += 1
