@@ -75,6 +75,8 @@ def shrink_study(file: Path) -> str:
         _cap(select.get("settings", {}))
     settings = values.setdefault("settings", {})
     _cap(settings)
+    if "dtype" in settings.get("policy", {}):
+        settings["policy"]["dtype"] = "float32"  # the cores have no bfloat16
     for key in STUDIED:
         _put(settings, key, MOST[key])
     for part in (values, *values.get("environments", [])):

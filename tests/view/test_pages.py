@@ -41,6 +41,8 @@ from stepwell.view.app import ViewApp
 from stepwell.view.text_index import TextIndex
 from stepwell.view.trajectory_list import find_rows
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
 
 def read(client: TestClient, path: str, **query: Any) -> str:
     reply = client.get(path, params=query or None)
@@ -280,6 +282,15 @@ def test_a_study_shows_its_paired_differences(tmp_path: Path) -> None:
         page = read(client, "/study/study")
         assert "+0.2" in page and "[+0.1, +0.3]" in page and "against grpo" in page
         assert "&lt;b&gt;steppo" in page and client.get("/study/other").status_code == 404
+
+
+def test_every_committed_study_opens_in_the_view() -> None:
+    folders = [path.parent for path in sorted(RESULTS.glob("*/table.md"))]
+    view = ViewApp([str(folder) for folder in folders], token=None)
+    with TestClient(view.app, base_url="http://127.0.0.1") as client:
+        pages = {folder.name: client.get(f"/study/{folder.name}") for folder in folders}
+    assert len(pages) > 10 and {page.status_code for page in pages.values()} == {200}
+    assert "against steppo" in pages["recipes"].text
 
 
 # --- what agents wrote -----------------------------------------------------------------------

@@ -278,6 +278,8 @@ def show_study(folder: Path) -> Page:
         raise InputError("this study has no results yet")
     if not all("env" in row and "variant" in row for row in results.get("rows", ())):
         raise InputError("results.json is of an older version; write it again with `stepwell study`")
+    for row in results["rows"]:
+        row.setdefault("compared_with", row.get("beside"))  # its former name
     envs = list(dict.fromkeys(row["env"] for row in results["rows"]))
     return "study", {"results": results, "envs": envs, "name": folder.name}
 
