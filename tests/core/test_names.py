@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,12 @@ def test_the_nearest_name_is_the_one_with_the_fewest_changes(
     typed: str, known: list[str], near: list[str]
 ) -> None:
     assert find_nearest(typed, known) == near
+
+
+def test_a_name_of_a_megabyte_is_near_to_none_and_takes_no_time() -> None:
+    began = time.process_time()
+    assert find_nearest("x" * 2**20, RECIPES) == []
+    assert time.process_time() - began < 1
 
 
 def test_a_message_goes_on_with_the_guess_and_all_names() -> None:

@@ -222,6 +222,34 @@ def test_a_prompt_that_cannot_fit_is_refused_by_its_bytes_before_it_is_tokenized
     assert reply.status_code == 400 and "bytes, but the context holds at most" in reply.text
 
 
+def test_tools_and_their_calls_count_as_bytes_of_the_prompt(patient_gateway: Served) -> None:
+    text = "many words " * 80_000
+    tool = {"type": "function", "function": {"name": "look", "description": text}}
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "look", "arguments": json.dumps({"at": text})},
+    }
+    called = [user("x"), {"role": "assistant", "content": None, "tool_calls": [call]}, user("y")]
+    for more in ({"tools": [tool]}, {"messages": called}):
+        reply = patient_gateway.post("/s/tools/v1/chat/completions", {**CALL, **more}, timeout=60)
+        assert reply.status_code == 400 and "bytes, but the context holds at most" in reply.text, reply.text
+
+
+@pytest.mark.parametrize("messages", [[1] * 300_000, [{}] * 200_000, [user("")] * 10_000 + [[]] * 110_000])
+def test_a_body_of_very_many_values_is_refused_before_they_are_checked(
+    patient_gateway: Served, messages: list[object]
+) -> None:
+    body = json.dumps({**CALL, "messages": messages}, separators=(",", ":"))
+    headers = {"content-type": "application/json"}
+    began = time.process_time()
+    reply = httpx.post(
+        f"{patient_gateway.url}/s/many/v1/chat/completions", content=body, headers=headers, timeout=60
+    )
+    assert reply.status_code == 413 and "more than 131072 values of JSON" in reply.text, reply.text
+    assert time.process_time() - began < 2
+
+
 def test_while_a_long_prompt_is_tokenized_others_are_answered(patient_gateway: Served) -> None:
     gateway = patient_gateway
     vocabulary = gateway.gateway.renderer.template.tokenizer.get_vocab()

@@ -83,6 +83,9 @@ def _split_name(name: str) -> list[str]:
 
 
 def _compare(one: str, other: str) -> float:
+    shorter, longer = sorted((len(one), len(other)))
+    if shorter < MIN_LIKENESS * longer:  # cannot be near; counting would take longer the longer the name is
+        return 0.0
     return 1.0 - _count_edits(one.lower(), other.lower()) / max(len(one), len(other), 1)
 
 

@@ -8,6 +8,8 @@
 Invariants
 * A body never occupies more memory than its limit, whether it states its length or arrives in chunks. It has
   `body_timeout_s` from the end of the headers (headers have their own timeout: `http_protocol.py`).
+* A JSON body holds at most `MAX_JSON_VALUES` values. Checking a value takes microseconds of the event loop,
+  so a few megabytes of ones would stall all other callers.
 * A request counts against its key once it has arrived completely. Before that only its bytes count: the
   unfinished bodies of one key hold at most `max_unfinished_bytes`.
 * A refused request never reaches the app. A request that the app answered is never refused afterwards.
@@ -17,6 +19,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import Counter
@@ -39,6 +42,7 @@ ErrorWriter = Callable[[str, ServiceError, Mapping[str, str]], App]
 _log = logging.getLogger(__name__)
 _OPEN_PATHS = frozenset({"/health", "/ready"}) | pages.OPEN_PATHS
 _NOT_ALLOWED = 1008  # WebSocket close code
+MAX_JSON_VALUES = 2**17
 
 
 class _ClientLeftError(Exception):
@@ -102,6 +106,7 @@ class Guard:
                 return
             _raise_if_limited(self._limits.explain_refusal(name))
             await self._read_body(request, name)
+            request.check_num_values()
             _raise_if_limited(self._limits.start_call(name))
         except _ClientLeftError:
             return
@@ -206,6 +211,18 @@ class _GuardedRequest:
             raise self._make_too_large_error()
         return len(part)
 
+    def check_num_values(self) -> None:
+        """Refuse JSON of too many values. A smaller body cannot hold them: each takes two bytes."""
+        kind = self.headers.get("content-type", "application/json")
+        if self._num_read <= 2 * MAX_JSON_VALUES or "json" not in kind:
+            return
+        self._parts = [b"".join(self._parts)]
+        if _holds_more_values(self._parts[0], MAX_JSON_VALUES):
+            raise ServiceError(
+                ErrorKind.TOO_LARGE,
+                f"the body holds more than {MAX_JSON_VALUES} values of JSON; send fewer at once",
+            )
+
     async def receive(self) -> dict[str, Any]:
         """What the app reads: first the stored body, then the client's further messages."""
         if self._is_delivered or not self._has_body:
@@ -243,6 +260,21 @@ class _GuardedRequest:
             ErrorKind.TOO_LARGE,
             f"the body is larger than {self._max_body_bytes} bytes (max_body_bytes); send less",
         )
+
+
+def _holds_more_values(body: bytes, most: int) -> bool:
+    """Whether a JSON text has more values than `most`, keys of objects not counted."""
+    try:
+        left = [json.loads(body)]
+    except (ValueError, RecursionError):
+        return False  # the app says what is wrong
+    count = 0
+    while left and count <= most:
+        one = left.pop()
+        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        count += len(inner)
+        left += [value for value in inner if isinstance(value, (dict, list))]
+    return count > most
 
 
 def _read_headers(scope: Scope) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,17 @@ def test_bodies_beyond_the_limit_are_refused_stated_or_not(service: Callable[...
         socket.send(large)
         socket.recv()
     assert HTTP.get(f"{url}/ready").status_code == 200
+
+
+def test_a_body_of_very_many_values_and_a_very_long_name_are_refused_at_once(url: str) -> None:
+    began = time.process_time()
+    many = HTTP.post(f"{url}/sessions/reset", json={"sessions": [1] * 500_000})
+    assert many.status_code == 413 and "more than 131072 values of JSON" in many.text
+    for options in ({"x" * 2**19: 1}, {"size": "x" * 2**19}):
+        assert HTTP.post(f"{url}/sessions", json={"env": "frozenlake", "options": options}).status_code == 400
+        assert post(url, Frame("create", {"env": "frozenlake", "options": options})).status_code == 400
+    assert HTTP.post(f"{url}/sessions", json={"env": "x" * 2**19}).status_code == 400
+    assert time.process_time() - began < 5
 
 
 def test_replies_beyond_the_limit_are_refused(service: Callable[..., str]) -> None:

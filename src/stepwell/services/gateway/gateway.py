@@ -117,7 +117,8 @@ class Gateway(BaseGateway):
         """Number of prompt tokens, rendered as a new conversation."""
         try:
             messages = check_messages(chat.messages or (), with_images=self.image_decoder is not None)
-            rendered = await self._prompts.run(chat, lambda: self.renderer.start(messages, chat.tools))
+            size = self._prompts.check_size(chat)
+            rendered = await self._prompts.run(size, lambda: self.renderer.start(messages, chat.tools))
             return int(rendered.prompt_ids.size)
         except (InputError, RenderError, ContextLengthError) as error:
             raise ServiceError(ErrorKind.INVALID, str(error), param="messages") from error
@@ -148,9 +149,10 @@ class Gateway(BaseGateway):
             chat = self.adjust(session.id, chat)
         first = session.begin_call(chat.num_choices)
         try:
+            size = self._prompts.check_size(chat)
             match = self._prompt_builder.match_history(chat, session)
             build = partial(self._prompt_builder.build_call, caller, chat, session, first, match)
-            return await self._prompts.run(chat, build)
+            return await self._prompts.run(size, build)
         except ContextLengthError as error:
             session.end_call()
             param = "messages" if chat.messages is not None else "prompt"

@@ -5,12 +5,14 @@ prompts waiting, a call is refused with a time to retry.
 
 A prompt that cannot fit is refused by its number of bytes before anything is tokenized: no token stands for
 more bytes than the longest of the vocabulary, so a context of C tokens holds at most C times as many.
+Tools and tool calls count as JSON: a prompt holds them (the renderer refuses templates that omit them).
 Assistant turns are checked one by one only, since a template may leave out their reasoning.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -33,9 +35,12 @@ class PromptThreads:
         self._max_waiting, self._num_waiting = max_waiting, 0
         self._max_prompt_bytes = max_prompt_bytes
 
-    async def run(self, chat: ChatRequest, make: Callable[[], T]) -> T:
-        """Call `make` in a thread. Raises an error if the prompt cannot fit or too many are waiting."""
-        size = _check_prompt_size(chat, self._max_prompt_bytes)
+    def check_size(self, chat: ChatRequest) -> int:
+        """The number of bytes of a prompt. Raises `ContextLengthError` if they cannot fit."""
+        return _check_prompt_size(chat, self._max_prompt_bytes)
+
+    async def run(self, size: int, make: Callable[[], T]) -> T:
+        """Call `make` in the thread for prompts of this size. Raises an error if too many are waiting."""
         if self._num_waiting >= self._max_waiting:
             message = f"{self._num_waiting} prompts are waiting to be tokenized (max_waiting_prompts)"
             raise ServiceError(ErrorKind.UNAVAILABLE, message, retry_after_s=1.0)
@@ -65,18 +70,19 @@ def find_prompt_limit(tokenizer: Any, context_length: int | None) -> int | None:
 
 
 def _check_prompt_size(chat: ChatRequest, most: int | None) -> int:
-    """The number of bytes of a prompt. Raises `ContextLengthError` if they cannot fit."""
     if chat.messages is None:
         prompt = chat.prompt if isinstance(chat.prompt, str) else ""
-        others, own = count_bytes(prompt), 0
+        others, turns = count_bytes(prompt), []
     else:
-        others = sum(_count_text_bytes(m) for m in chat.messages if m.role != "assistant")
-        own = max((_count_text_bytes(m) for m in chat.messages if m.role == "assistant"), default=0)
-    if most is not None and max(others, own) > most:
+        others = sum(_count_message_bytes(m) for m in chat.messages if m.role != "assistant")
+        others += sum(count_bytes(json.dumps(tool.to_openai(), ensure_ascii=False)) for tool in chat.tools)
+        turns = [_count_message_bytes(m) for m in chat.messages if m.role == "assistant"]
+    least = max(others, *turns, 0)
+    if most is not None and least > most:
         raise ContextLengthError(
-            f"the prompt has {max(others, own)} bytes, but the context holds at most {most}; send less"
+            f"the prompt has {least} bytes, but the context holds at most {most}; send less"
         )
-    return others + own
+    return others + sum(turns)
 
 
 def count_bytes(text: str) -> int:
@@ -84,6 +90,7 @@ def count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
-def _count_text_bytes(message: Message) -> int:
-    """Bytes of the text in a message. The renderer counts its images."""
-    return sum(count_bytes(part.text) for part in message.parts if isinstance(part, TextPart))
+def _count_message_bytes(message: Message) -> int:
+    """Bytes of the text and the tool calls in a message. The renderer counts its images."""
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+    return sum(map(count_bytes, (*texts, *(call.text for call in message.tool_calls))))
