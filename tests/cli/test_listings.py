@@ -123,6 +123,36 @@ def test_an_env_that_breaks_the_contract_ends_with_exit_code_1(
     assert "FAILED  oracle_solves_the_tasks" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "method", ["__init__(self, options=None)", "begin(self, task, seed)", "oracle(self)"]
+)
+def test_an_env_that_exits_fails_its_check_and_ends_a_run_with_its_own_line(
+    method: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "odd_exit.py"
+    body = (
+        "from stepwell.envs.frozenlake.env import FrozenLake\n\nclass Lake(FrozenLake):\n    name = 'exit'\n"
+    )
+    path.write_text(f"{body}    def {method}:\n        raise SystemExit(0)\n")
+    assert main(["envs", "check", f"{path}:Lake"]) == 1
+    assert "SystemExit: 0" in capsys.readouterr().out
+    assert main(["train", "--env", f"{path}:Lake", "--dry-run"]) == 2
+    assert "SystemExit: 0" in capsys.readouterr().err
+
+
+def test_a_command_that_code_of_ones_own_ends_is_no_success(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "odd_tasks.py"
+    body = (
+        "from stepwell.envs.frozenlake.env import FrozenLake\n\nclass Lake(FrozenLake):\n    name = 'exit'\n"
+    )
+    path.write_text(f"{body}    @classmethod\n    def make_task(cls, options, seed): raise SystemExit(0)\n")
+    assert main(["train", "--env", f"{path}:Lake", "--dry-run"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: code of your own ended the command") and "odd_tasks.py" in told
+
+
 def test_presets_are_listed_with_what_they_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets"]) == 0
     lines = capsys.readouterr().out.split("\n")

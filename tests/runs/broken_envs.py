@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
 
 from stepwell.config.base import Settings
@@ -9,6 +10,7 @@ from stepwell.core import Observation, StateForm, Task
 from stepwell.envs.base import Effect
 from stepwell.envs.frozenlake.env import FrozenLake
 from stepwell.envs.frozenlake.options import FrozenLakeOptions
+from stepwell.envs.tiles import Image
 
 
 class BrokenOptions(FrozenLakeOptions):
@@ -49,6 +51,15 @@ class BrokenLake(FrozenLake):
         if is_chosen and BrokenLake.num_raised < self.options.times:
             BrokenLake.num_raised += 1
             raise RuntimeError("the simulator is gone")
+
+
+class Undrawable(FrozenLake):
+    """A lake that ends the process when it is drawn, with half of a character in its last words."""
+
+    name: ClassVar[str] = "undrawable"
+
+    def render(self) -> Image:
+        sys.exit("no screen \ud83d")
 
 
 class RewardOptions(FrozenLakeOptions):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -95,6 +96,20 @@ def test_an_env_that_fails_twice_is_tried_again_and_trained_on(tmp_path: Path, p
     (update,) = [entry for entry in timeless(folder) if entry.kind == "update"]
     assert update.update == 1  # the evaluation before may have met both failures, or the update some
     assert update.values["infra_errors"] in (0.0, 1.0, 2.0)
+
+
+def test_an_env_that_fails_only_when_it_is_shown_costs_its_pictures_and_nothing_else(tmp_path: Path) -> None:
+    settings = (
+        f"env.name={ENVS}:Undrawable",
+        "monitor.report=true",
+        "train.num_updates=1",
+        "eval.num_tasks=2",
+    )
+    folder = train(small_config(*settings, folder=tmp_path))
+    told = "2 of 2 episodes are not shown step by step: .*:Undrawable raised SystemExit: no screen \ufffd"
+    assert sum(re.fullmatch(told, note) is not None for note in notes(folder)) == 2
+    summary = read_summary(folder)
+    assert summary is not None and summary.status == "finished" and (folder / "report.html").exists()
 
 
 def test_an_env_that_keeps_failing_stops_the_run_and_keeps_what_was_played(tmp_path: Path) -> None:

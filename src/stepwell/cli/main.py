@@ -19,6 +19,7 @@ from typing import NoReturn, TextIO
 from stepwell import __version__
 from stepwell.core.errors import StepwellError
 from stepwell.core.names import describe_missing_module, suggest_name
+from stepwell.core.user_code import format_own_lines
 from stepwell.runs.interrupts import Terminated, raise_on_sigterm
 
 # each is a module of this folder, in the order of `stepwell --help`
@@ -95,6 +96,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug or error.name is None or error.name.startswith("stepwell"):
             raise
         print(f"error: {describe_missing_module(error.name)}", file=sys.stderr)
+        return 2
+    except SystemExit as error:  # our commands return; a silent exit code 0 would pass for success
+        if args.debug:
+            raise
+        print(f"error: code of your own ended the command:\n{format_own_lines(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         is_terminated = isinstance(error, Terminated)

@@ -62,7 +62,7 @@ def _find(checks: Sequence[Callable[[P], str]], probe: P, needs_first: bool) -> 
             finding = Finding(check.__name__, True, check(probe))
         except ContractError as broken:
             finding = Finding(check.__name__, False, str(broken))
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             finding = Finding(check.__name__, False, f"it raised:\n{format_own_lines(error)}")
         yield finding
         if needs_first and number == 0 and not finding.ok and len(checks) > 1:

@@ -38,6 +38,11 @@ def take_first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).split("\n")[0]
 
 
+def describe_error(error: BaseException) -> str:
+    """The type of an error and its message, safe to store: a user's environment may raise any text."""
+    return replace_half_surrogates(f"{type(error).__name__}: {error}")
+
+
 def clean_texts(value: Any) -> Any:
     """A JSON value in which every text can be encoded."""
     if isinstance(value, str):

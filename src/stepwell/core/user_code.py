@@ -22,6 +22,7 @@ from typing import Any
 
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import describe_missing_module, suggest_name
+from stepwell.core.text import replace_half_surrogates
 
 NUM_FRAMES, MAX_ERROR = 4, 2000
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -114,7 +115,7 @@ def format_own_lines(error: BaseException) -> str:
         lines.append(
             f"{_format_frames(at)}{message}" if at is error else f"caused by {message[: MAX_ERROR // 4]}"
         )
-    return "\n".join(lines)[:MAX_ERROR]
+    return replace_half_surrogates("\n".join(lines)[:MAX_ERROR])
 
 
 def _format_frames(error: BaseException) -> str:

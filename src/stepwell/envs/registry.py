@@ -110,7 +110,7 @@ def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> 
         env = kind(settings)
     except (StepwellError, ImportError):
         raise
-    except Exception as error:  # a constructor of a user's own may raise anything
+    except (Exception, SystemExit) as error:  # a constructor of a user's own may raise anything
         raise EnvError(f"env {name!r} cannot be made:\n{format_own_lines(error)}") from error
     if not hasattr(env, "options"):
         raise ConfigError(f"env {name!r}: its __init__ must take options and call super().__init__(options)")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepwell.core import JSON, ArrayState, EnvError, Observation, StateForm, Task
-from stepwell.core.text import clean_texts, replace_half_surrogates
+from stepwell.core.text import clean_texts, describe_error, replace_half_surrogates
 
 
 @dataclass(slots=True)
@@ -67,14 +67,14 @@ async def read_state_async(env: Any) -> dict[str, str]:
 
 def make_failed_turn(name: str, index: int, error: BaseException) -> Turn:
     """The turn of an environment that raised."""
-    problem = EnvError(f"{name} (environment {index}) raised {type(error).__name__}: {error}")
+    problem = EnvError(f"{name} (environment {index}) raised {describe_error(error)}")
     problem.__cause__ = error
     return Turn(error=problem)
 
 
 def note_failed_state(turn: Turn, name: str, error: BaseException) -> None:
     """Fail a turn because its environment raised when its state was read."""
-    turn.error = EnvError(f"{name}: state() raised {type(error).__name__}: {error}")
+    turn.error = EnvError(f"{name}: state() raised {describe_error(error)}")
     turn.error.__cause__ = error
 
 

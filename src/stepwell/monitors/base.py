@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from stepwell.core.errors import InputError, StepwellError
+from stepwell.core.text import replace_half_surrogates
 
 EntryKind = Literal["warm_start", "update", "eval", "event"]
 RESERVED = frozenset({"kind", "update", "time_s", "env_steps", "text", "nonfinite"})
@@ -122,7 +123,8 @@ class Monitors(Monitor):
         self._call_each(lambda monitor: monitor.record(entry))
 
     def note(self, text: str) -> None:
-        self._call_each(lambda monitor: monitor.note(text))
+        """Show a message. It may quote an environment, so it is made safe to store."""
+        self._call_each(lambda monitor: monitor.note(replace_half_surrogates(text)))
 
     def close(self) -> None:
         """Close every monitor, even if one of them fails. The required ones come last, so that they

@@ -70,7 +70,7 @@ class OwnPart:
         """The part of one step: `weight` times the function's result."""
         try:
             value = self.function(outcome)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"{_describe_part(self.config)} raised {type(error).__name__}: {error}{_describe_line(error)}"
             ) from error
@@ -112,7 +112,7 @@ def _describe_part(config: OwnPartConfig) -> str:
     return f"rewards.parts {config.name!r}: {config.function}"
 
 
-def _describe_line(error: Exception) -> str:
+def _describe_line(error: BaseException) -> str:
     """The place in the user's code where an error arose."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

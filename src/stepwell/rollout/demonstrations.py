@@ -114,7 +114,7 @@ def _ask_oracle(env: Env, names: Sequence[str]) -> Sequence[str]:
         plan = env.oracle()
     except StepwellError:
         raise
-    except Exception as error:  # a user's own code may raise anything
+    except (Exception, SystemExit) as error:  # a user's own code may raise anything
         raise InputError(f"{wanted} failed:\n{format_own_lines(error)}") from error
     if isinstance(plan, str) or not isinstance(plan, Sequence) or (names and not set(names).issuperset(plan)):
         known = ", ".join(names) or "as texts"

@@ -355,5 +355,5 @@ def _write_results(loop: TrainingLoop, status: Status, baselines: list[SuccessSc
         write_timeline(folder, loop.workers.spans.build_timeline())
     if config.monitor.report:
         if loop.last_eval is not None:
-            save_run_replays(loop.components, folder, loop.last_eval.trajectories, "after")
+            save_run_replays(loop.components, folder, loop.last_eval.trajectories, "after", loop.monitor.note)
         write_report(folder)

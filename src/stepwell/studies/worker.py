@@ -56,7 +56,7 @@ def main() -> int:
         return 0
     except KeyboardInterrupt:
         return 130
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         traceback.print_exc()
         folder.mkdir(parents=True, exist_ok=True)
         error_file.write_text(f"{type(error).__name__}: {error}\n", encoding="utf-8")

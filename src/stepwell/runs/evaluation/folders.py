@@ -20,7 +20,7 @@ from typing import Any
 
 from stepwell.config.loading import dump_config
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, EncodingError, StepwellError, Trajectory
+from stepwell.core import ConfigError, EncodingError, Trajectory
 from stepwell.core.disk import atomic_write
 from stepwell.monitors import jsonl
 from stepwell.monitors.base import LogEntry, RunInfo
@@ -148,11 +148,8 @@ def finish_folder(
             components.config, evaluation, report, env_steps=env_steps, wall_s=wall_s, command=command
         ),
     )
-    try:
-        replays = make_replays(components, _choose_replays(result.trajectories), "after")
-        save_replays(folder / REPLAYS, [replace(replay, stage="episode") for replay in replays])
-    except StepwellError as error:  # without replays the page is still useful
-        report.notes.append(f"no replays: {error}")
+    replays = make_replays(components, _choose_replays(result.trajectories), "after", report.notes.append)
+    save_replays(folder / REPLAYS, [replace(replay, stage="episode") for replay in replays])
     write_report(folder)
 
 

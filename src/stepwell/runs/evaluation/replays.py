@@ -5,11 +5,15 @@ The image is the one that the agent saw, if it saw one. Values are the critic's;
 GAE on the recorded rewards, whatever the recipe. An outside model has neither. The environment of a user's
 own agent is not known here: its episodes are shown by their messages. A robot's are shown by the state in
 words, and by images if the machine can render them.
+
+An episode whose environment fails now, though it did not when it was recorded, is left out, and a note says
+so: what was learnt does not depend on pictures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +33,7 @@ from stepwell.core import (
     Trajectory,
 )
 from stepwell.core.arrays import AnyArray
+from stepwell.core.text import describe_error
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 from stepwell.monitors.replays import FILE_NAME, Replay, ReplayFrame, encode_png, load_replays, save_replays
@@ -40,16 +45,22 @@ Stage = Literal["before", "after"]
 
 
 def save_run_replays(
-    components: Components, folder: Path, trajectories: Sequence[Trajectory], stage: Stage
+    components: Components,
+    folder: Path,
+    trajectories: Sequence[Trajectory],
+    stage: Stage,
+    note: Callable[[str], None],
 ) -> None:
     """Write a few episodes into a run's `replays.json`, replacing those of the same stage."""
     path = folder / FILE_NAME
     others = [replay for replay in load_replays(path) if replay.stage != stage]
-    save_replays(path, [*others, *make_replays(components, trajectories[:NUM_REPLAYS], stage)])
+    save_replays(path, [*others, *make_replays(components, trajectories[:NUM_REPLAYS], stage, note)])
 
 
-def make_replays(components: Components, trajectories: Sequence[Trajectory], stage: Stage) -> list[Replay]:
-    """One replay per trajectory that has steps."""
+def make_replays(
+    components: Components, trajectories: Sequence[Trajectory], stage: Stage, note: Callable[[str], None]
+) -> list[Replay]:
+    """One replay per trajectory that has steps and can be played again; `note` is told of the others."""
     kept = [trajectory for trajectory in trajectories if trajectory.steps]
     if not kept:
         return []
@@ -57,12 +68,24 @@ def make_replays(components: Components, trajectories: Sequence[Trajectory], sta
     seen = [_ShownEpisode(one, stage, values[i], advantages[i]) for i, one in enumerate(kept)]
     if components.config.own_agent.function is not None:
         return [_replay_messages(one) for one in seen]
-    env = make_env(components.config.env.name, components.config.env.options)
-    play = _replay_robot if components.is_robot else _replay_language
+    play, name = _replay_robot if components.is_robot else _replay_language, components.config.env.name
+    replays: list[Replay] = []
+    problems: list[BaseException] = []
     try:
-        return [play(env, one) for one in seen]
-    finally:
-        env.close()
+        with closing(make_env(name, components.config.env.options)) as env:
+            for one in seen:
+                try:
+                    replays.append(play(env, one))
+                except (Exception, SystemExit) as error:  # a user's environment may raise anything
+                    problems.append(error)
+    except (Exception, SystemExit) as error:
+        problems.append(error)
+    if problems:
+        note(
+            f"{len(seen) - len(replays)} of {len(seen)} episodes are not shown step by step: played again, "
+            f"{name} raised {describe_error(problems[0])}"
+        )
+    return replays
 
 
 def _compute_worth(

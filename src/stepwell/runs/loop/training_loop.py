@@ -172,7 +172,7 @@ class TrainingLoop:
         before = self._evaluate()
         self.state.before = self.state.last
         if self.config.monitor.report and before is not None:
-            save_run_replays(self.components, self.folder, before.trajectories, "before")
+            save_run_replays(self.components, self.folder, before.trajectories, "before", self.monitor.note)
         return self._finish_update()
 
     def _resume_from(self, saved: checkpoint.Checkpoint) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from stepwell.core import EnvError, StepwellError, Task
-from stepwell.core.text import clean_texts
+from stepwell.core.text import clean_texts, describe_error
 from stepwell.envs.turns import Turn, play_turn, read_state
 from stepwell.services.envs.sessions import EnvSession
 from stepwell.services.errors import ErrorKind, ServiceError
@@ -63,7 +63,7 @@ def step_session(
 def _make_failed_turn(session: EnvSession, error: BaseException) -> Turn:
     if isinstance(error, StepwellError):
         return Turn(error=error)
-    return Turn(error=EnvError(f"{session.env_name} raised {type(error).__name__}: {error}"))
+    return Turn(error=EnvError(f"{session.env_name} raised {describe_error(error)}"))
 
 
 def ask_oracle(env: Any) -> Any:
@@ -80,5 +80,5 @@ def query_env(query: Callable[[Any], T], session: EnvSession, _: int) -> T:
     except StepwellError:
         raise
     except (Exception, SystemExit) as error:
-        message = f"{session.env_name} raised {type(error).__name__}: {error}"
+        message = f"{session.env_name} raised {describe_error(error)}"
         raise ServiceError(ErrorKind.CONFLICT, message) from error
