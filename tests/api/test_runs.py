@@ -28,6 +28,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> sw.Run:
     )
 
 
+def test_a_run_is_opened_by_the_name_of_its_folder(run: sw.Run) -> None:
+    assert sw.Run(str(run.folder)) == run  # type: ignore[arg-type]
+
+
 def test_a_run_knows_its_figures(run: sw.Run) -> None:
     assert run.status == "finished" and run.name == "first"
     assert [entry.update for entry in run.evaluations] == [0, 1, 2]

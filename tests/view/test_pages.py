@@ -317,6 +317,14 @@ def test_the_overview_and_the_terminal_show_foreign_text_as_text(
     assert "worker died: <script>" in shown and not CONTROLS & set(shown)
 
 
+@pytest.mark.parametrize("words", [("show", "traj-evil"), ("show", "traj-text"), ("ls",)])
+def test_commands_of_the_pool_show_foreign_text_as_text(folder: Path, words: tuple[str, ...]) -> None:
+    command, *rest = words
+    printed = run_main(["pool", command, str(folder / NAME / "pool"), *rest])
+    assert "traj-evil" in printed or "traj-text" in printed
+    assert not CONTROLS & set(printed)
+
+
 def test_filters_are_shown_as_text_too(client: TestClient) -> None:
     page = read(client, "/run/one/trajectories", text=STORED, task='"><script>', min_version="<x>")
     assert "<script>" not in page and "min_version: &#39;&lt;x&gt;&#39; is not a whole number" in page

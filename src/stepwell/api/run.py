@@ -35,6 +35,9 @@ class Run:
 
     folder: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))  # a notebook may give a string
+
     @property
     def name(self) -> str:
         return self.folder.name

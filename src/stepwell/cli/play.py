@@ -158,10 +158,11 @@ class _Terminal:
 
     def _print_state(self) -> None:
         from stepwell.cli.terminal_image import format_ansi_image
+        from stepwell.monitors.plain_text import show_controls
 
         is_read = self._actions.is_text or not self._shows_image  # who writes text reads text
         if self._session.observation.text and is_read:
-            print(self._session.observation.text)
+            print(show_controls(self._session.observation.text))
         else:
             print(format_ansi_image(self._session.ask(lambda env: env.render())))
         screenshot = self._session.ask(lambda env: env.take_screenshot())
@@ -184,12 +185,15 @@ class _Terminal:
         return path
 
     def _print_turn(self, played: PlayedTurn) -> None:
+        from stepwell.monitors.plain_text import show_controls
+
         if played.player == "agent":
-            print(f"agent: {played.text}")
+            print(show_controls(f"agent: {played.text}"))
         if played.player == "agent" and played.reply.problem:
-            print(f"not in the required form: {played.reply.problem}")
+            print(show_controls(f"not in the required form: {played.reply.problem}"))
         parts = "  ".join(f"{name} {value:+.2f}" for name, value in played.parts.items())
-        print(f"turn {self._session.num_turns}: {', '.join(played.reply.actions) or 'nothing'}   {parts}")
+        done = show_controls(", ".join(played.reply.actions)) or "nothing"
+        print(f"turn {self._session.num_turns}: {done}   {parts}")
         self._print_state()
         if played.is_over:
             ending = "success" if played.success else "failure"

@@ -30,7 +30,7 @@ from stepwell.cli.pool_text import (
 )
 
 if TYPE_CHECKING:
-    from stepwell.pool import Pool
+    from stepwell.pool import Pool, StoredTrajectory
 
 
 def add(commands: Any) -> None:
@@ -199,13 +199,21 @@ def run_ls(args: argparse.Namespace) -> int:
 
 
 def run_show(args: argparse.Namespace) -> int:
+    from stepwell.monitors.plain_text import show_controls
+
     with _open_pool(args.pool) as pool:
         stored = pool.get(_complete_id(pool, args.id), with_branches=True)
     if args.json:
         print(json.dumps(trajectory_to_json(stored), indent=1))
         return 0
+    print(show_controls("\n".join(_describe_trajectory(stored))))
+    return 0
+
+
+def _describe_trajectory(stored: StoredTrajectory) -> Iterator[str]:
+    """A trajectory in lines, with what its agent and its pages wrote as it is."""
     entry, trajectory = stored.entry, stored.trajectory
-    print(f"{entry.id}  {entry.channel}  {'open' if entry.is_open else trajectory.status.value}")
+    yield f"{entry.id}  {entry.channel}  {'open' if entry.is_open else trajectory.status.value}"
     facts = {
         "task": f"{trajectory.task.env} {trajectory.task.id[:12]} {trajectory.task.instruction}".rstrip(),
         "group": f"{entry.group} of {entry.group_size} ({entry.state})",
@@ -218,20 +226,19 @@ def run_show(args: argparse.Namespace) -> int:
     }
     for name, value in facts.items():
         if value:
-            print(f"  {name:9} {value}")
+            yield f"  {name:9} {value}"
     on_path = set(stored.numbers if stored.path is None else stored.path)
     for number, step in zip(stored.numbers, trajectory.steps, strict=True):
         mark = "" if number in on_path else "  (not on the path)"
         parts = ", ".join(f"{name} {value:g}" for name, value in step.reward_parts.items())
         prompt = getattr(step.state, "prompt_ids", ())
-        print(
+        yield (
             f"step {number}{mark}: {len(prompt)} prompt ids, {step.num_units} sampled, "
             f"reward {format_number(step.reward)}{f' ({parts})' if parts else ''}"
         )
-        print("  " + getattr(step.action, "text", "").strip().replace("\n", "\n  "))
+        yield "  " + getattr(step.action, "text", "").strip().replace("\n", "\n  ")
     for report in stored.reports:
-        print(f"report: {json.dumps(report.body)}")
-    return 0
+        yield f"report: {json.dumps(report.body)}"
 
 
 def run_stats(args: argparse.Namespace) -> int:

@@ -110,18 +110,23 @@ def format_size(count: float) -> str:
 
 
 def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """A table at a terminal; tab-separated lines anywhere else."""
+    """A table at a terminal, with whole names in its first column; tab-separated lines anywhere else."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+    from stepwell.monitors.plain_text import show_controls
+
+    rows = [tuple(show_controls(cell) for cell in row) for row in rows]
     console = Console(highlight=False)
     if not console.is_terminal:
         for row in (head, *rows):
             print("\t".join(row))
         return
     table = Table(*head, box=None, pad_edge=False)
+    table.columns[0].no_wrap, table.columns[0].min_width = True, max((len(row[0]) for row in rows), default=0)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # not markup
     console.print(table)
 
 
