@@ -27,14 +27,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of its own with one recorded run of each kind."""
     from tests.view.recorded import record_run
 
+    from stepwell.config.loading import load_config
+    from stepwell.runs.run import train
+
     def record_runs(folder: Path) -> None:
         for kind in ("text", "vision", "robot", "web", "streaming"):
             record_run(kind, folder)
 
     folder = tmp_path_factory.mktemp("view") / "runs"
     shutil.copytree(make_once("view-runs", record_runs), folder)
-    if SHOTS:  # a longer run makes better pictures
-        record_run("text", folder, "train.num_updates=6", "train.group_size=4", name="lake")
+    if SHOTS:  # a run that learns makes better pictures: half of the demo, some minutes
+        half = ("train.num_updates=15", "eval.num_tasks=64")
+        train(load_config("demo", [f"folder={folder}", "name=courier", *half]))
     return folder
 
 

@@ -62,15 +62,15 @@ def take_shot(page: Any, name: str) -> None:
 
 
 def find_episode(runs: Path, name: str) -> str:
-    """A trajectory of a run that an update learnt from."""
+    """A trajectory of a run that an update learnt from: long, and a success if there is one."""
     with open_pool(runs / name / "pool") as pool:
         rows = list(pool.find(Filter(channel="train"), newest_first=True, limit=50))
-        return max(rows, key=lambda row: row.num_steps).id
+        return max(rows, key=lambda row: (row.is_success, row.num_steps)).id
 
 
 def choose_run(runs: Path) -> str:
     """The run of the pictures: a longer one if there is one."""
-    return "lake" if (runs / "lake").exists() else "text"
+    return "courier" if (runs / "courier").exists() else "text"
 
 
 def test_the_overview_shows_every_run_and_changes_its_axis(page: Any, address: str, runs: Path) -> None:
@@ -121,6 +121,8 @@ def test_tokens_are_coloured_by_a_chosen_figure(page: Any, address: str, runs: P
     page.goto(f"{address}/run/{run}/trajectory?id={find_episode(runs, run)}")
     assert page.locator(".steps").get_attribute("data-colour") == "advantage"
     take_shot(page, "trajectory")
+    page.locator("article.step").last.evaluate("node => node.scrollIntoView({block: 'end'})")
+    take_shot(page, "steps")
     page.keyboard.press("l")
     assert page.locator(".steps").get_attribute("data-colour") == "logprob"
     shaded = page.locator('.tokens [data-l^="n"]').first
@@ -153,8 +155,8 @@ def test_a_robots_episode_is_a_video_that_plays_and_seeks(page: Any, address: st
     page.wait_for_function("() => document.querySelector('#replays video').currentTime > 0.2")
 
 
-def test_filters_and_keys_lead_to_a_trajectory(page: Any, address: str) -> None:
-    page.goto(f"{address}/run/text")
+def test_filters_and_keys_lead_to_a_trajectory(page: Any, address: str, runs: Path) -> None:
+    page.goto(f"{address}/run/{choose_run(runs)}")
     page.keyboard.press("t")
     page.wait_for_url("**/trajectories")
     before = page.locator("#rows tbody tr").count()
@@ -191,12 +193,13 @@ def test_tags_are_added_and_removed(page: Any, address: str, runs: Path) -> None
 
 
 def test_siblings_tree_and_pipeline_are_drawn(page: Any, address: str, runs: Path) -> None:
-    page.goto(f"{address}/run/text/trajectory?id={find_episode(runs, 'text')}")
+    run = choose_run(runs)
+    page.goto(f"{address}/run/{run}/trajectory?id={find_episode(runs, run)}")
     page.get_by_role("link", name="side by side").click()
     page.wait_for_url("**/group?**")
     assert page.locator(".beside thead th").count() == 3  # the head column and two siblings
     take_shot(page, "siblings")
-    page.goto(f"{address}/run/{choose_run(runs)}/tree")
+    page.goto(f"{address}/run/{run}/tree")
     assert page.locator("#tree svg rect").count() > 3
     take_shot(page, "tree")
     page.goto(f"{address}/run/streaming/pipeline")
