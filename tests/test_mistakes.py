@@ -181,6 +181,11 @@ def test_the_page_holds_the_mistakes_that_people_make() -> None:
         ("psycopg", "postgres", "pool ls postgresql://nobody@127.0.0.1:9/none"),
         ("fastapi", "serve", "serve gateway --model tiny-0.3m"),
         ("fastapi", "serve", "serve envs"),
+        ("selectolax", "web", "train web-tiny --dry-run"),
+        ("mujoco", "navigation", "train navigation-visual --dry-run"),
+        ("peft", "lora", "train frozenlake policy.lora.rank=4 --dry-run"),
+        ("psycopg", "postgres", "train frozenlake pool.url=postgresql://127.0.0.1/none --dry-run"),
+        ("mlflow", "mlflow", "train frozenlake monitor.mlflow=true --dry-run"),
     ],
 )
 def test_a_package_that_is_not_installed_is_one_line_with_its_extra(
@@ -193,15 +198,15 @@ def test_a_package_that_is_not_installed_is_one_line_with_its_extra(
     child.kill()  # if it serves
     child.join()
     assert child.exitcode == 0
-    assert (
-        told.read_text()
-        == f"error: the module '{module}' is not installed: pip install 'stepwell[{extra}]'\n"
-    )
+    (line,) = told.read_text().splitlines()
+    assert line.startswith("error: ") and "Error" not in line
+    assert "not installed" in line and module in line and f"stepwell[{extra}]" in line
 
 
 def run_without(module: str, command: str, told: Path) -> None:
     """Run a command as where a module is not installed; what it imported before is forgotten."""
-    for name in [name for name in sys.modules if name.startswith("stepwell.services")]:
+    forgotten = ("stepwell.services", "stepwell.envs.web", "stepwell.envs.navigation")
+    for name in [name for name in sys.modules if name.startswith(forgotten)]:
         del sys.modules[name]
     sys.modules[module] = None  # type: ignore[assignment]
     with told.open("w") as file, contextlib.redirect_stderr(file):

@@ -192,8 +192,11 @@ def test_an_agent_that_never_ends_is_cancelled_or_else_stopped(
     assert 0.2 <= results[1].wall_s < 60  # timed by its process, which starts later than the limit
 
 
-def test_a_crash_says_where_in_the_agents_code_it_was(doing: AgentProcesses) -> None:
-    (result,) = doing.run([job("a", how="segfault")])
+@pytest.mark.parametrize("how", ["segfault", "spin"])
+def test_an_agent_that_crashes_or_blocks_says_where_in_its_code_it_was(
+    doing: AgentProcesses, how: str
+) -> None:
+    (result,) = doing.run([job("a", how=how)])
     assert "odd_agents.py" in result.error and "in does" in result.error
 
 
@@ -223,6 +226,13 @@ def test_a_plain_function_out_of_time_is_stopped_with_its_process() -> None:
         assert agents.pids != before
     assert (results[0].status, results[0].timed_out) == ("agent_error", True)
     assert results[1].status == "done"
+
+
+def test_plain_functions_that_are_all_out_of_time_are_each_to_blame_and_say_where_they_are() -> None:
+    with processes("plain_does", num_processes=1, concurrency=4) as agents:
+        results = agents.run([job(f"{n}", 1.0, how="sleep") for n in range(4)])
+    assert {(r.status, r.failure, r.num_tries) for r in results} == {("agent_error", "timed_out", 1)}
+    assert all(r.error.startswith("no end within 1 s") and "time.sleep(600)" in r.error for r in results)
 
 
 @pytest.mark.parametrize("function", ["does", "plain_does"])

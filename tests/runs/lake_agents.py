@@ -112,6 +112,11 @@ async def is_refused(task: Any, base_url: str, model: str) -> float:
     return 1.0
 
 
+async def forgets(task: Any, base_url: str, model: str) -> None:
+    """No return."""
+    await ask(base_url, model, "Go.", 2)
+
+
 async def hangs(task: Any, base_url: str, model: str) -> float:
     """Waits for ever."""
     await asyncio.Event().wait()

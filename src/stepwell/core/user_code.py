@@ -17,7 +17,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from stepwell.core.errors import ConfigError
@@ -113,14 +113,21 @@ def format_own_lines(error: BaseException) -> str:
     for at in iter_error_chain(error):
         message = "".join(traceback.format_exception_only(at)).strip()
         lines.append(
-            f"{_format_frames(at)}{message}" if at is error else f"caused by {message[: MAX_ERROR // 4]}"
+            f"{_format_frames(traceback.extract_tb(at.__traceback__))}{message}"
+            if at is error
+            else f"caused by {message[: MAX_ERROR // 4]}"
         )
     return replace_half_surrogates("\n".join(lines)[:MAX_ERROR])
 
 
-def _format_frames(error: BaseException) -> str:
+def format_own_stack(frame: FrameType) -> str:
+    """The frames of the user's own code on the way to `frame`."""
+    return _format_frames(traceback.extract_stack(frame))
+
+
+def _format_frames(frames: list[traceback.FrameSummary]) -> str:
     """The last frames of the user's own code; library frames are summed up in one line."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    frames = [frame for frame in frames if not _is_ours(frame.filename)]
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
     if not own:
         return "".join(traceback.format_list(frames[-NUM_FRAMES:]))

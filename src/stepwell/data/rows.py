@@ -124,7 +124,9 @@ def _read_parquet(content: bytes, where: str) -> Iterator[Row]:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError as error:
-        raise ConfigError(f"{where} is Parquet, which needs pyarrow: install stepwell[parquet]") from error
+        raise ConfigError(
+            f"{where} is Parquet, which needs pyarrow: pip install 'stepwell[parquet]'"
+        ) from error
     try:
         table = pyarrow.parquet.read_table(pyarrow.BufferReader(content))
     except (pyarrow.ArrowException, OSError) as error:
@@ -177,7 +179,7 @@ def _import_datasets(where: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise ConfigError(f"{where} needs the package datasets: install stepwell[datasets]") from error
+        raise ConfigError(f"{where} needs the package datasets: pip install 'stepwell[datasets]'") from error
     return datasets
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepwell.core import JSON, ArrayState, EnvError, Observation, StateForm, Task
+from stepwell.core import JSON, ArrayState, ConfigError, EnvError, Observation, StateForm, Task
+from stepwell.core.names import describe_missing_module
 from stepwell.core.text import clean_texts, describe_error, replace_half_surrogates
 
 
@@ -67,9 +68,15 @@ async def read_state_async(env: Any) -> dict[str, str]:
 
 def make_failed_turn(name: str, index: int, error: BaseException) -> Turn:
     """The turn of an environment that raised."""
-    problem = EnvError(f"{name} (environment {index}) raised {describe_error(error)}")
+    problem = EnvError(f"{name} (environment {index}){_describe(error)}")
     problem.__cause__ = error
     return Turn(error=problem)
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f": {describe_missing_module(error.name)}"
+    return f": {error}" if isinstance(error, ConfigError) else f" raised {describe_error(error)}"
 
 
 def note_failed_state(turn: Turn, name: str, error: BaseException) -> None:

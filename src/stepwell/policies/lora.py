@@ -31,7 +31,7 @@ def _import_peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise ModelError("LoRA needs the package peft: install stepwell[lora]") from error
+        raise ModelError("LoRA needs the package peft: pip install 'stepwell[lora]'") from error
     return peft
 
 

@@ -185,7 +185,7 @@ def import_pyarrow() -> tuple[Any, Any]:
         import pyarrow  # type: ignore[import-untyped]
         import pyarrow.parquet  # type: ignore[import-untyped]
     except ImportError as error:
-        raise ConfigError("Parquet needs pyarrow: pip install pyarrow (or use .jsonl)") from error
+        raise ConfigError("Parquet needs pyarrow: pip install 'stepwell[parquet]' (or use .jsonl)") from error
     return pyarrow, pyarrow.parquet
 
 

@@ -31,6 +31,8 @@ FAILURES: dict[str, str] = {
     "out_of_memory": "used too much memory",
     "no_call": "ended without a call of the model",
 }
+NO_REWARD = "no_reward"
+"""In the info of a trajectory: the agent returned None, and nobody rewarded its session."""
 MAX_INFO = 1 << 20
 _CLIENTS = {"openai", "anthropic", "httpx", "httpx2", "httpcore", "httpcore2"}
 _UNREACHABLE = {"APIConnectionError", "NetworkError", "TimeoutException", "RemoteProtocolError"}

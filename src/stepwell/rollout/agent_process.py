@@ -1,7 +1,7 @@
 """The parent's handle of one agent process: JSON lines in both directions, and the episode that runs now.
 
-A handle schedules nothing and never waits: writing keeps what the pipe does not take yet, reading returns
-what is there. `core/child_process.py` starts and ends the process.
+A handle schedules nothing and waits for nothing but `ask_place`: writing keeps what the pipe does not take
+yet, reading returns what is there. `core/child_process.py` starts and ends the process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from stepwell.core.child_process import ChildProcess
 from stepwell.core.process_memory import measure_tree_memory_mb
 
 MARKS_BYTES = 16
+FULL_PIPE_S, PLACE_WAIT_S = 0.002, 1.0
 STATUSES = ("done", "agent_error", "infra_error")
 _IMPORTS = ("numpy", "stepwell.rollout.agent_outcome", "stepwell.rollout.agent_target")
 _EXIT_WAIT_S = 0.5
@@ -116,6 +117,21 @@ class AgentProcess:
             self._num_entries, self._entered_s = num_entries, now
         return holder, now - self._entered_s
 
+    def ask_place(self, number: int, handle: Callable[[dict[str, Any]], None]) -> str:
+        """The line that an episode is at; empty if the process does not say soon. `handle` gets the rest."""
+        self.send_message({"where": number})
+        until, is_open, place = time.monotonic() + PLACE_WAIT_S, True, None
+        while place is None and is_open and time.monotonic() < until:
+            time.sleep(FULL_PIPE_S)
+            self.flush_unsent()
+            messages, is_open = self.receive_messages()
+            for message in messages:
+                if message.get("at") == number:
+                    place = str(message["place"]).rstrip()
+                else:
+                    handle(message)
+        return place or ""
+
     def measure_memory_mb(self) -> float:
         """Resident memory of the process and of everything it started."""
         return measure_tree_memory_mb(self.child.pid)
@@ -139,4 +155,5 @@ def _is_message(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     is_over = isinstance(value.get("over"), int) and value.get("status") in STATUSES
-    return is_over or "ready" in value or isinstance(value.get("refused"), str)
+    is_place = isinstance(value.get("at"), int) and isinstance(value.get("place"), str)
+    return is_over or is_place or "ready" in value or isinstance(value.get("refused"), str)

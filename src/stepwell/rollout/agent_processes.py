@@ -11,9 +11,10 @@ Who is at fault decides what happens to an episode
   times, after a pause if the gateway was at fault. After that, one `infra_error`.
 
 When a process dies, or is ended because it uses more than `memory_mb`, the episode whose code it ran is to
-blame. The other episodes in it are tried again elsewhere. If the episode is not known (code in threads), each
-is tried again in a process of its own, and the one that kills that process too is to blame. If a process is
-killed from outside while it waits, no episode is to blame.
+blame; when it is ended because some of its episodes are out of time, those are. The others are tried again
+elsewhere. If the episode is not known (code in threads), each is tried again in a process of its own, and the
+one that kills that process too is to blame. If a process is killed from outside while it waits, no episode is
+to blame.
 
 Invariants
 * Every job has exactly one result, and results are in the order of the jobs.
@@ -35,14 +36,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from stepwell.core import ConfigError, InfraError, InputError
 from stepwell.rollout.agent_jobs import AgentJob, AgentResult, Attempt, Round
-from stepwell.rollout.agent_process import AgentProcess
+from stepwell.rollout.agent_process import FULL_PIPE_S, AgentProcess
 
-TICK_S, FULL_PIPE_S = 0.25, 0.002
+TICK_S = 0.25
 MAX_FAILED_STARTS = 3
 
 
@@ -282,19 +284,19 @@ class AgentProcesses:
         holder, held_s = worker.process.measure_hold(now)
         if held_s > self.block_timeout_s:
             why = f"it blocked the event loop for {held_s:.0f} s; await slow calls, or use asyncio.to_thread"
-            self._stop_worker(worker, holder, why)
+            self._stop_worker(worker, {holder}, why)
             return
-        for attempt in worker.running.values():
-            if now < attempt.started_s + attempt.job.timeout_s:
-                continue
-            if attempt.cancelled_s is None and worker.process.ready["is_async"]:  # type: ignore[index]
+        overdue = [a for a in worker.running.values() if now >= a.started_s + a.job.timeout_s]
+        if worker.process.ready["is_async"]:  # type: ignore[index]
+            for attempt in [attempt for attempt in overdue if attempt.cancelled_s is None]:
                 attempt.cancelled_s = now
                 worker.process.send_message({"cancel": attempt.number})
-            elif attempt.cancelled_s is None or now > attempt.cancelled_s + self.grace_s:
-                if holder not in (0, attempt.number) and held_s > self.grace_s / 2:
-                    continue  # another episode blocks the loop; it is handled above
-                self._stop_worker(worker, attempt.number, f"no end within {attempt.job.timeout_s:g} s")
-                return
+            overdue = [a for a in overdue if a.cancelled_s is not None and now > a.cancelled_s + self.grace_s]
+        if held_s > self.grace_s / 2 and holder:  # another episode blocks the loop; it is handled above
+            overdue = [attempt for attempt in overdue if attempt.number == holder]
+        if overdue:
+            late = {attempt.number for attempt in overdue}
+            self._stop_worker(worker, late, f"no end within {overdue[0].job.timeout_s:g} s")
 
     # --- ends -----------------------------------------------------------------------------
 
@@ -310,7 +312,7 @@ class AgentProcesses:
         self._last_end = how
         if not was_ready:
             self._count_failed_start(how)
-        blamed = 0 if from_outside and holder not in worker.running else _find_blamed(worker, holder)
+        blamed = set() if from_outside and holder not in worker.running else _find_blamed(worker, holder)
         self._settle_worker(worker, blamed, how, "crashed")
 
     def _end_large_worker(self, worker: _Worker, used_mb: float) -> None:
@@ -329,15 +331,20 @@ class AgentProcesses:
             self._count_failed_start(why)
         self._settle_worker(worker, blamed, why, "out_of_memory")
 
-    def _stop_worker(self, worker: _Worker, blamed: int, why: str) -> None:
+    def _stop_worker(self, worker: _Worker, blamed: set[int], why: str) -> None:
+        place = worker.process.ask_place(min(blamed), partial(self._handle_message, worker))
         how, _ = self._remove_worker(worker)
-        self._settle_worker(worker, blamed, f"{why}; {how}", "timed_out")
+        why = f"{why}; {how}" + (f"; it was at\n{place}" if place else "")
+        self._settle_worker(worker, blamed, why, "timed_out")
 
-    def _settle_worker(self, worker: _Worker, blamed: int | None, why: str, failure: str) -> None:
-        """One result for the blamed episode, another attempt for those that were with it."""
+    def _settle_worker(self, worker: _Worker, blamed: set[int] | None, why: str, failure: str) -> None:
+        """One result for each episode to blame, another attempt for those that were with it.
+
+        None: it is not known which is to blame.
+        """
         is_late = failure == "timed_out"
         for attempt in worker.running.values():
-            if attempt.number == blamed:
+            if blamed is not None and attempt.number in blamed:
                 self._round.settle(
                     attempt, attempt.make_result("agent_error", why, timed_out=is_late, failure=failure)
                 )
@@ -370,14 +377,14 @@ class AgentProcesses:
         )
 
 
-def _find_blamed(worker: _Worker, holder: int) -> int | None:
-    """The episode to blame: the one whose code the loop ran (0: none that still runs), or the only one.
+def _find_blamed(worker: _Worker, holder: int) -> set[int] | None:
+    """The episode to blame: the one whose code the loop ran (empty: none that still runs), or the only one.
 
     None: one of several, not known which.
     """
     if holder:
-        return holder if holder in worker.running else 0
-    return next(iter(worker.running)) if len(worker.running) == 1 else None
+        return {holder} & set(worker.running)
+    return set(worker.running) if len(worker.running) == 1 else None
 
 
 def _make_environment(added: Mapping[str, str]) -> dict[str, str]:

@@ -4,8 +4,9 @@
 
     JOBS ─► _read_messages (a thread) ─► _play_episode (a task, or a thread for a plain function) ─► RESULTS
 
-One JSON object per line. In: first what to load, then `{"play": n, "job": …}` and `{"cancel": n}`.
-Out: `ready` or `refused`, then `{"over": n, …}` per episode. Standard output goes to the log only.
+One JSON object per line. In: first what to load, then `{"play": n, "job": …}`, `{"cancel": n}` and
+`{"where": n}`. Out: `ready` or `refused`, then `{"over": n, …}` per episode, and `{"at": n, …}` where it was
+asked. Standard output goes to the log only.
 
 Invariants
 * Whatever an episode raises, SystemExit included, ends that episode and no other.
@@ -36,7 +37,7 @@ from typing import Any
 
 from stepwell.core import ConfigError
 from stepwell.core.child_process import end_process_group, end_with_parent
-from stepwell.core.user_code import format_own_lines
+from stepwell.core.user_code import format_own_lines, format_own_stack
 from stepwell.rollout.agent_outcome import describe_failure, read_return
 from stepwell.rollout.agent_process import MARKS_BYTES
 from stepwell.rollout.agent_target import AgentTarget, build_arguments, load_agent
@@ -97,6 +98,7 @@ class AgentWorker:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="agent")
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._cancelled: set[int] = set()
+        self._thread_ids: dict[int, int] = {}  # of episodes in threads
         os.register_at_fork(after_in_child=self._loop.end_in_fork)
 
     def serve(self, messages: Iterator[dict[str, Any]]) -> None:
@@ -110,6 +112,9 @@ class AgentWorker:
 
     def _read_messages(self, messages: Iterator[dict[str, Any]]) -> None:
         for message in messages:
+            if "where" in message:  # answered here: the loop may be what is stuck
+                self._send({"at": message["where"], "place": self._find_place(message["where"])})
+                continue
             act = self._begin_episode if "play" in message else self._cancel_episode
             self._loop.call_soon_threadsafe(act, message)
         end_process_group()
@@ -128,10 +133,18 @@ class AgentWorker:
             self._cancelled.add(message["cancel"])
             task.cancel()
 
+    def _find_place(self, number: int) -> str:
+        """The agent's own lines that an episode runs now; empty if it only waits."""
+        thread = self._thread_ids.get(number)
+        if self._loop.marks[0] == number:
+            thread = threading.main_thread().ident
+        frame = sys._current_frames().get(thread or 0)
+        return "" if frame is None else format_own_stack(frame)
+
     async def _play_episode(self, number: int, job: dict[str, Any]) -> None:
         started = time.perf_counter()
         try:
-            outcome = {"status": "done"} | read_return(await self._call_agent(job))
+            outcome = {"status": "done"} | read_return(await self._call_agent(number, job))
         except BaseException as error:  # an agent that exits ends its episode, not the process
             outcome = describe_failure(error, job["base_url"])
         if number in self._cancelled:
@@ -142,12 +155,19 @@ class AgentWorker:
         self._cancelled.discard(number)
         self._send({"over": number, "wall_s": time.perf_counter() - started} | outcome)
 
-    async def _call_agent(self, job: dict[str, Any]) -> Any:
+    async def _call_agent(self, number: int, job: dict[str, Any]) -> Any:
         offered = build_arguments(job)
         if self._agent.is_async:
             return await self._agent.call(offered)
-        value = await self._loop.run_in_executor(self._threads, self._agent.call, offered)
+        value = await self._loop.run_in_executor(self._threads, self._call_in_thread, number, offered)
         return await value if inspect.isawaitable(value) else value
+
+    def _call_in_thread(self, number: int, offered: dict[str, Any]) -> Any:
+        self._thread_ids[number] = threading.get_ident()
+        try:
+            return self._agent.call(offered)
+        finally:
+            del self._thread_ids[number]
 
 
 def read_messages(descriptor: int) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Why a run learnt nothing: causes with the figures that show them, and a remedy for each.
 
-    diagnose(entries of metrics.jsonl, has_warm_start) -> sentences; none if the run learnt
+    diagnose(entries of metrics.jsonl, …) -> sentences; none if the run learnt
 
 A run learnt if held-out success rose by `RISE`, or ended at `GOOD` or above. Otherwise the first `WINDOW`
 updates are compared with the last. A cause is named only if a figure shows it.
@@ -13,20 +13,23 @@ from dataclasses import dataclass
 from statistics import mean
 
 from stepwell.monitors.base import LogEntry
+from stepwell.runs.loop.agent_failures import PREFIX, describe_failures
 
 RISE, GOOD = 0.1, 0.9
 WINDOW = 5
 KNOWN_FORM = 0.5  # share of replies in the required form from which the form counts as known
 LOW_ENTROPY = 0.02
 EQUAL_GROUPS = 0.9
+MANY_FAILED = 0.1  # share of episodes that the agent failed from which it counts as a cause
 
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """The figures of a run's updates, by name."""
+    """The figures of a run's updates, by name. `agent_episodes`: see `diagnose`."""
 
     updates: Sequence[dict[str, float]]
     has_warm_start: bool
+    agent_episodes: int = 0
 
     def early(self, name: str) -> float | None:
         return _mean_of(self.updates[:WINDOW], name)
@@ -38,13 +41,16 @@ class _Figures:
         return _mean_of(self.updates, name)
 
 
-def diagnose(entries: Sequence[LogEntry], *, has_warm_start: bool) -> list[str]:
-    """The reasons why a run learnt nothing; empty if it learnt, or made no update."""
+def diagnose(entries: Sequence[LogEntry], *, has_warm_start: bool, agent_episodes: int = 0) -> list[str]:
+    """The reasons why a run learnt nothing; empty if it learnt, or made no update.
+
+    `agent_episodes`: how many episodes of an update a user's own agent plays; 0 without one.
+    """
     updates = [entry.values for entry in entries if entry.kind == "update"]
     scores = [entry.values["success"] for entry in entries if entry.kind == "eval"]
     if not updates:
         return []
-    figures = _Figures(updates, has_warm_start)
+    figures = _Figures(updates, has_warm_start, agent_episodes)
     before, after, name = (
         (scores[0], scores[-1], "held-out success")
         if len(scores) > 1
@@ -97,10 +103,29 @@ def _find_no_success(figures: _Figures) -> str | None:
         if figures.has_warm_start
         else "Give demonstrations (warm_start.num_demos)"
     )
+    easier = "give easier tasks first (env.options), or a reward for coming nearer (Effect.process and "
+    easier += "rewards.process)."
+    if figures.agent_episodes:
+        examples = "more examples" if figures.has_warm_start else "examples"
+        remedy = (
+            f"Check what the agent returns. Give {examples} (warm_start.chats), a larger model (policy.model)"
+        )
+        easier = "easier tasks first (own_agent.tasks), or return a number for coming nearer."
     return (
         f"No episode of {len(figures.updates)} updates succeeded, so the reward never said what to do. "
-        f"{remedy}, give easier tasks first (env.options), or a reward for coming nearer (Effect.process and "
-        "rewards.process)."
+        f"{remedy}, {easier}"
+    )
+
+
+def _find_failed_agent(figures: _Figures) -> str | None:
+    names = {name for values in figures.updates for name in values if name.startswith(PREFIX)}
+    failed = {name: sum(values.get(name, 0.0) for values in figures.updates) for name in names}
+    count, played = sum(failed.values()), figures.agent_episodes * len(figures.updates)
+    if count <= MANY_FAILED * played:
+        return None
+    return (
+        f"The agent failed in {count:.0f} of {played} episodes ({describe_failures(failed)}). Mend it first: "
+        "an error of each kind is above and in the report."
     )
 
 
@@ -136,6 +161,7 @@ def _find_low_entropy(figures: _Figures) -> str | None:
 
 
 _CAUSES = (
+    _find_failed_agent,
     _find_lost_form,
     _find_no_success,
     _find_equal_groups,

@@ -293,8 +293,12 @@ def _report_diagnosis(loop: TrainingLoop) -> list[str]:
     """Report why the run learnt nothing; empty if it learnt, or learnt from stored episodes."""
     if loop.config.offline.pool is not None:
         return []
-    has_warm_start = loop.config.has_warm_start
-    findings = diagnose(read_entries(loop.folder / METRICS), has_warm_start=has_warm_start)
+    config, train = loop.config, loop.config.train
+    findings = diagnose(
+        read_entries(loop.folder / METRICS),
+        has_warm_start=config.has_warm_start,
+        agent_episodes=train.tasks_per_update * train.group_size if config.own_agent.function else 0,
+    )
     for text in findings:
         loop.monitor.note(text)
     return findings

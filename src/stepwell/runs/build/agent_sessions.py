@@ -27,6 +27,7 @@ from stepwell.core import Sampler, SamplingParams, Status, Trajectory, make_id
 from stepwell.pool import Filter, Pool
 from stepwell.rendering import Renderer
 from stepwell.rollout import AgentJob, AgentResult, Job
+from stepwell.rollout.agent_outcome import NO_REWARD
 from stepwell.services.gateway.chat import ChatRequest
 from stepwell.services.gateway.gateway import Gateway
 from stepwell.services.gateway.registry import TAG, SessionOptions
@@ -133,6 +134,7 @@ class AgentSessions:
             return
         numbers = session.select_path()
         result = _check_result(result, len(numbers), episode.num_calls)
+        has_value = result.reward is not None or result.success is not None or bool(session.rewards)
         given = partial(registry.reward_session, session, part="task", source="agent")
         if result.step_rewards is not None:
             for number, value in zip(numbers, result.step_rewards, strict=True):
@@ -140,6 +142,8 @@ class AgentSessions:
         elif numbers and (result.reward is not None or not session.rewards):
             await given(self.reward_scale * (result.reward or 0.0), step=None)
         info = _collect_info(result) | {"seed": episode.job.seed}
+        if result.status == "done" and result.step_rewards is None and not has_value:
+            info[NO_REWARD] = True
         await registry.finish_session(session, _choose_status(result), result.error, info=info)
 
     async def finish_episode(self, episode: AgentEpisode, result: AgentResult) -> Trajectory:

@@ -17,10 +17,14 @@ from dataclasses import dataclass, field
 
 from stepwell.config.run import OwnAgentConfig
 from stepwell.core import Status, Trajectory
-from stepwell.rollout.agent_outcome import FAILURES
+from stepwell.rollout.agent_outcome import FAILURES, NO_REWARD
 
 WINDOW = 5
 PREFIX = "agent_failures/"
+NO_REWARD_NOTE = (
+    "the agent gave no reward in any episode (it returned None, or a dict without 'reward'), which counts as "
+    "0; let it return a number, True or False"
+)
 
 
 def count_failures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -80,6 +84,8 @@ class AgentFailures:
                     f"{place}: the agent {FAILURES[kind]}. The first such error:\n{_indent_lines(error)}"
                 )
         num_failed, is_first = len(_list_failures(trajectories)), not self._has_started
+        if is_first and trajectories and all(t.info.get(NO_REWARD) for t in trajectories):
+            self.note(f"{place}: {NO_REWARD_NOTE}")
         self._has_started = True
         if is_update:
             self._shares.append((num_failed, len(trajectories)))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from stepwell.config.run import RunConfig
+from stepwell.core import ConfigError
+from stepwell.core.names import describe_missing_module
 from stepwell.policies.numerics import check_dtype
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop.differences import list_idle_settings
@@ -21,6 +25,7 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
         from stepwell.pool.database import parse_database_url
 
         parse_database_url(config.pool.url)
+    _check_packages(config)
     components = Components(config, for_plan=True)
     try:
         lines = list(_choose_plan(components, opens_env).lines())
@@ -33,6 +38,18 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
     finally:
         components.close()
     return "\n".join(lines)
+
+
+def _check_packages(config: RunConfig) -> None:
+    """Refuse settings whose package is not installed, as the run would."""
+    wanted = {
+        "peft": config.policy.lora is not None,
+        "psycopg": config.pool.url is not None and config.pool.url.startswith("postgres"),
+        **{name: getattr(config.monitor, name) for name in ("tensorboard", "wandb", "trackio", "mlflow")},
+    }
+    for module, is_wanted in wanted.items():
+        if is_wanted and find_spec(module) is None:
+            raise ConfigError(describe_missing_module(module))
 
 
 def _choose_plan(components: Components, opens_env: bool) -> BasePlan:
