@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from huggingface_hub import constants
 from tests.policies.hub_server import COMMIT, HubServer, serve_hub
 
 from stepwell.core.errors import ModelError
+from stepwell.policies.hub import import_http_library
 from stepwell.policies.model_resolver import resolve_model
 from stepwell.policies.tiny_models import create_tiny
 
@@ -79,6 +82,16 @@ def test_offline_without_a_cached_copy_says_so_and_how_to_go_on(cache: Path) -> 
     assert str(cache) in text and "HF_HUB_OFFLINE is set" in text
     assert "hf download Qwen/Qwen2.5-0.5B-Instruct --local-dir Qwen2.5-0.5B-Instruct" in text
     assert "policy.model=Qwen2.5-0.5B-Instruct" in text
+
+
+def test_the_way_without_the_hub_names_the_revision(cache: Path) -> None:
+    with pytest.raises(ModelError, match=r"hf download acme/Walker-0\.3B --revision v2 --local-dir "):
+        resolve_model(MODEL, revision="v2")
+
+
+def test_the_hubs_errors_are_those_of_the_library_that_it_is_installed_with() -> None:
+    name = import_http_library().__name__
+    assert any(re.match(rf"{name}\b", need) for need in requires("huggingface_hub") or [])
 
 
 def test_a_hub_that_cannot_be_reached_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from stepwell.core.errors import ModelError
 from stepwell.core.text import take_first_line
@@ -25,6 +27,13 @@ def is_hub_id(text: str) -> bool:
     return _HUB_ID.fullmatch(text) is not None
 
 
+def import_http_library() -> Any:
+    """The library that `huggingface_hub` makes its requests with: httpx, since its version 2 httpx2."""
+    from huggingface_hub import __version__
+
+    return import_module("httpx" if int(__version__.partition(".")[0]) < 2 else "httpx2")
+
+
 def fetch_model(model_id: str, revision: str | None = None) -> Path:
     """Return the directory of a hub model, cached or downloaded. `ModelError` says what is missing."""
     from huggingface_hub import constants
@@ -34,9 +43,9 @@ def fetch_model(model_id: str, revision: str | None = None) -> Path:
 
 
 def _download_model(model_id: str, revision: str | None, cached_only: bool) -> Path:
-    import httpx
     from huggingface_hub import errors, snapshot_download
 
+    http = import_http_library()
     try:
         folder = snapshot_download(
             model_id,
@@ -45,7 +54,7 @@ def _download_model(model_id: str, revision: str | None, cached_only: bool) -> P
             ignore_patterns=["*/*"],
             local_files_only=cached_only,
         )
-    except (httpx.ConnectError, httpx.TimeoutException) as error:  # for a commit the cache was not checked
+    except (http.ConnectError, http.TimeoutException) as error:  # for a commit the cache was not checked
         try:
             return _download_model(model_id, revision, cached_only=True)
         except errors.LocalEntryNotFoundError as missing:
@@ -55,15 +64,15 @@ def _download_model(model_id: str, revision: str | None, cached_only: bool) -> P
 
 @contextmanager
 def _explain_failure(model_id: str, revision: str | None) -> Iterator[None]:
-    import httpx
     from huggingface_hub import constants, errors
 
+    http = import_http_library()
     try:
         yield
     except errors.GatedRepoError as error:
         raise ModelError(
             f"policy.model: {model_id} is gated. Accept its terms on its page at {constants.ENDPOINT}, then "
-            f"set HF_TOKEN or run `hf auth login`. {_describe_other_way(model_id)}"
+            f"set HF_TOKEN or run `hf auth login`. {_describe_other_way(model_id, revision)}"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise ModelError(
@@ -75,25 +84,25 @@ def _explain_failure(model_id: str, revision: str | None) -> Iterator[None]:
         raise ModelError(
             f"policy.model: there is no folder {model_id} here, and {constants.ENDPOINT} has no such model "
             f"that you may read. Check the spelling (org/name). {has_token}: a private model needs HF_TOKEN "
-            f"or `hf auth login`. {_describe_other_way(model_id)}"
+            f"or `hf auth login`. {_describe_other_way(model_id, revision)}"
         ) from error
     except errors.IncompleteSnapshotError as error:
         raise ModelError(
             f"policy.model: the cached files of {model_id} are incomplete, and "
             f"{_explain_unreachable_hub(error)}. "
-            f"{_describe_other_way(model_id)}"
+            f"{_describe_other_way(model_id, revision)}"
         ) from error
     except errors.LocalEntryNotFoundError as error:
         asked = "" if revision is None else f" at revision {revision!r}"
         raise ModelError(
             f"policy.model: there is no folder {model_id} here, the hub's model{asked} is not in the cache "
             f"({constants.HF_HUB_CACHE}), and {_explain_unreachable_hub(error)}. "
-            f"{_describe_other_way(model_id)}"
+            f"{_describe_other_way(model_id, revision)}"
         ) from error
-    except (errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except (errors.HfHubHTTPError, http.HTTPError, OSError) as error:
         raise ModelError(
             f"policy.model: {model_id} could not be fetched from {constants.ENDPOINT} "
-            f"({take_first_line(error)}). {_describe_other_way(model_id)}"
+            f"({take_first_line(error)}). {_describe_other_way(model_id, revision)}"
         ) from error
 
 
@@ -113,9 +122,10 @@ def _explain_unreachable_hub(error: BaseException) -> str:
     return f"{constants.ENDPOINT} cannot be reached{reason}"
 
 
-def _describe_other_way(model_id: str) -> str:
-    folder = model_id.rpartition("/")[2]
+def _describe_other_way(model_id: str, revision: str | None) -> str:
+    folder, asked = model_id.rpartition("/")[2], "" if revision is None else f" --revision {revision}"
     return (
-        f"Without the hub: on a machine that reaches it run `hf download {model_id} --local-dir {folder}`, "
+        "Without the hub: on a machine that reaches it run "
+        f"`hf download {model_id}{asked} --local-dir {folder}`, "
         f"copy that folder here (config.json, *.safetensors, tokenizer files) and set policy.model={folder}"
     )

@@ -18,6 +18,7 @@ from stepwell.core import ConfigError, InfraError, ModelError
 from stepwell.core.text import take_first_line
 from stepwell.policies import open_policy
 from stepwell.policies.atomic_directory import write_directory_atomically
+from stepwell.policies.hub import import_http_library
 from stepwell.policies.kinds import holds_robot_policy
 from stepwell.policies.lora import read_base_model
 from stepwell.policies.model_resolver import ADAPTER_FILE
@@ -95,7 +96,6 @@ def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence:
 
 def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
     """Put a model directory on the hub as `org/name`; returns its address."""
-    import httpx
     from huggingface_hub import HfApi, constants, errors
 
     if constants.is_offline_mode():
@@ -121,7 +121,7 @@ def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
             f"--to: {constants.ENDPOINT} refused {name} ({take_first_line(error)}); "
             f"{advice or 'try again later, or export to a directory and upload it with `hf upload`'}"
         ) from error
-    except (httpx.HTTPError, OSError) as error:
+    except (import_http_library().HTTPError, OSError) as error:
         raise InfraError(
             f"--to: {constants.ENDPOINT} cannot be reached ({take_first_line(error)}). "
             f"Export to a directory, and upload it from a machine that reaches the hub: hf upload {name} DIR"
