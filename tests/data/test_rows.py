@@ -68,6 +68,8 @@ def test_dates_become_text(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1 cut short", "is a damaged Parquet file"),
         ("a.jsonl.gz", b"\x1f\x8b\x08", "is a damaged gzip file"),
         ("a.xlsx", b"PK\x03\x04...", "spreadsheet; save its table as CSV"),
+        ("a.csv", b"a;b\n1;2", "has the one column 'a;b'; separate columns by commas"),
+        ("a.tsv", b"a,b\n1,2", "has the one column 'a,b'; separate columns by tabs"),
         ("a.csv", b"", "is empty; its first line must name the columns"),
         ("a.csv", b"a,b\n1,2\n3", "line 3 does not have the 2 columns of the first line"),
     ],
@@ -95,7 +97,7 @@ def test_a_missing_file_and_a_plain_folder_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_data_set_that_cannot_be_reached_says_how_to_copy_it() -> None:
-    with pytest.raises(ConfigError, match=r"datasets:acme/none/train cannot be loaded.*save_to_disk"):
+    with pytest.raises(ConfigError, match=r"'acme/none' and split 'train', cannot be loaded.*save_to_disk"):
         rows("datasets:acme/none/train")
     with pytest.raises(ConfigError, match="names no split; write datasets:NAME/SPLIT"):
         rows("datasets:gsm8k")

@@ -109,6 +109,11 @@ def _read_csv(text: str, delimiter: str, where: str) -> Iterator[Row]:
     try:
         if not reader.fieldnames:
             raise ConfigError(f"{where} is empty; its first line must name the columns")
+        if len(reader.fieldnames) == 1 and ({";", "\t", ","} & set(reader.fieldnames[0])):
+            name = "tabs" if delimiter == "\t" else "commas"
+            raise ConfigError(
+                f"{where} has the one column {reader.fieldnames[0]!r}; separate columns by {name}"
+            )
         for row in reader:
             place = f"line {reader.line_num}"
             if None in row or None in row.values():
@@ -169,8 +174,9 @@ def _open_named_data_set(text: str, setting: str) -> Iterator[Row]:
         Exception
     ) as error:  # the package raises many kinds: not reachable, not found, gated, no such split
         raise ConfigError(
-            f"{where} cannot be loaded ({take_first_line(error)}). Where the hub cannot be reached, save it "
-            "elsewhere with Dataset.save_to_disk, copy the folder here and give its path"
+            f"{where}, that is data set {name!r} and split {split!r}, cannot be loaded "
+            f"({take_first_line(error)}). Where the hub cannot be reached, save it elsewhere with "
+            "Dataset.save_to_disk, copy the folder here and give its path"
         ) from error
     return _make_plain_rows(found, where)
 

@@ -14,6 +14,7 @@ from statistics import mean
 
 from stepwell.monitors.base import LogEntry
 from stepwell.runs.loop.agent_failures import PREFIX, describe_failures
+from stepwell.runs.plan.text import format_count
 
 RISE, GOOD = 0.1, 0.9
 WINDOW = 5
@@ -112,8 +113,8 @@ def _find_no_success(figures: _Figures) -> str | None:
         )
         easier = "easier tasks first (own_agent.tasks), or return a number for coming nearer."
     return (
-        f"No episode of {len(figures.updates)} updates succeeded, so the reward never said what to do. "
-        f"{remedy}, {easier}"
+        f"No episode of {format_count(len(figures.updates), 'update')} succeeded, so the reward never said "
+        f"what to do. {remedy}, {easier}"
     )
 
 
