@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.doc_runner import Machines
 from tests.envs.test_codecs import values_of
 from tests.policies.vla.made import policy as robot
+from tests.processes import await_end, start_module
 from tests.runs.small import small_config
 from tests.training.test_array_training import episodes
 from tests.training.test_ranks import assert_same_update, assert_same_weights, trainer
@@ -310,3 +312,13 @@ def test_a_cluster_without_room_is_said_with_what_is_asked_and_free(cluster: Any
         places.open_group(resolve_placement(config, "cpu", ["cpu"]))
     places.close()
     assert os.uname().nodename in list_node_names()
+
+
+def test_a_cluster_that_asks_for_a_token_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("8" * 64)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with closing(Machines(tmp_path)) as machines:
+        words = ["cluster", "status", "--address", machines.ray]
+        code, printed = await_end(start_module("stepwell", *words, log=tmp_path / "log"))
+    assert code == 0 and "Ray: 1 nodes alive" in printed

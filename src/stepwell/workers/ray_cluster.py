@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from stepwell.config.workers import WorkersConfig
@@ -200,7 +202,12 @@ class _AnyNode(dict[str, str]):
 
 
 def import_ray() -> Any:
-    """The package, or a `ConfigError` that says what to install."""
+    """The package, or a `ConfigError` that says what to install.
+
+    Where there is a token, `ray start` makes a cluster that asks for it, but a program has to be told to give it.
+    """
+    if "ray" not in sys.modules and (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ImportError as error:
