@@ -204,7 +204,7 @@ class _AnyNode(dict[str, str]):
 def import_ray() -> Any:
     """The package, or a `ConfigError` that says what to install.
 
-    Where there is a token, `ray start` makes a cluster that asks for it, but a program has to be told to give it.
+    Where there is a token, `ray start` makes a cluster that asks for it; a program must be told to give it.
     """
     if "ray" not in sys.modules and (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
