@@ -49,3 +49,10 @@ def test_all_refusals_come_at_once_and_the_longest_rule_decides() -> None:
     told = str(raised.value)
     assert "train.group_size 4 -> 7" in told and "train.optimizer.beta2 0.99 -> 0.5" in told
     assert "learning_rate" not in told and "policy.model=runs/lake/checkpoints/best" in told
+
+
+def test_what_a_stopped_run_of_ones_own_agent_is_told_to_raise_may_be_raised() -> None:
+    wish = ["own_agent.max_failed_share=1", "own_agent.memory_mb=9000", "own_agent.learn_from_errors=true"]
+    changes = find_changes(RunConfig().model_dump(mode="json"), load_config(None, wish))
+    require_sound(changes, "runs/lake")
+    assert len(changes) == 3

@@ -69,7 +69,7 @@ def test_a_run_without_success_is_given_demonstrations_only_where_it_had_none() 
 
 
 def test_a_run_of_ones_own_agent_is_told_only_what_such_a_run_has() -> None:
-    bad = {"success": 0.0, "reward/task": 0.0}
+    bad = {"success": 0.0, "reward/task": 0.0, "format_share": 0.0}
     found = diagnose(run_of(bad, bad), has_warm_start=False, agent_episodes=8)[1]
     assert "warm_start.chats" in found and "own_agent.tasks" in found
     assert not any(name in found for name in ("env.options", "Effect", "rewards.process", "num_demos"))

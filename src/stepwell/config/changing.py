@@ -71,6 +71,9 @@ RULES: Mapping[str, Rule] = {
     "policy": Rule(False, "the stored weights belong to the old one"),
     "own_agent.num_processes": Rule(True, "only decides where episodes run"),
     "own_agent.concurrency": Rule(True, "only decides where episodes run"),
+    "own_agent.memory_mb": Rule(True, "concerns later episodes only"),
+    "own_agent.max_failed_share": Rule(True, "only decides when the run ends"),
+    "own_agent.learn_from_errors": Rule(True, "concerns later updates only"),
     "own_agent": Rule(False, "the run learns with its own agent and tasks"),
     "workers": Rule(True, "only decides where work runs, and how far episodes may run ahead"),
     "workers.mode": Rule(False, "episodes in the pool were played for the old mode"),
@@ -132,8 +135,8 @@ def require_sound(changes: Sequence[Change], where: str) -> None:
         return
     reasons = "; ".join(f"{change} is refused, because {change.rule.reason}" for change in refused)
     raise ConfigError(
-        f"--resume {where}: {reasons}. Undo the change (config.toml), or start a new run from the weights "
-        f"of this one: policy.model={where}/checkpoints/best"
+        f"--resume {where}: {reasons}. Undo the change (here or in config.toml), or start a new run from "
+        f"the weights of this one: policy.model={where}/checkpoints/best"
     )
 
 

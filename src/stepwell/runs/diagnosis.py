@@ -59,7 +59,7 @@ def diagnose(entries: Sequence[LogEntry], *, has_warm_start: bool, agent_episode
     )
     if after >= GOOD or after - before >= RISE:
         return []
-    if (unread := _find_unknown_form(figures)) is not None:
+    if not agent_episodes and (unread := _find_unknown_form(figures)) is not None:
         causes = [unread]  # what else the figures show follows from it
     else:
         causes = [cause for find in _CAUSES if (cause := find(figures)) is not None]

@@ -107,7 +107,7 @@ class AgentFailures:
             f"{what} ({self.config.function}; here {kinds or 'none'}). The first error:\n"
             f"{_indent_lines(first)}\n"
             f"Fix the agent, then continue with --resume {self.run}; its output is in {self.run}/agent_logs. "
-            "With own_agent.max_failed_share = 1 a run never stops for failures"
+            "With own_agent.max_failed_share=1 a run never stops for failures"
         )
 
 
