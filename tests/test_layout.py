@@ -181,16 +181,38 @@ def load_script() -> ModuleType:
     return module
 
 
-def test_a_training_run_reaches_less_code_than_the_core_may_have() -> None:
+def find_reached_by_a_run() -> set[str]:
     script = load_script()
     sources = {_module_name(path): source for path, source in read_sources().items()}
     named = {name: _names_in_texts(source.path) for name, source in sources.items()}
     imports = {name: source.imports | named[name] for name, source in sources.items()}
-    reached = script.find_reached(imports, script.list_starts(imports))
+    reached: set[str] = script.find_reached(imports, script.list_starts(imports))
+    return reached
+
+
+def test_a_training_run_reaches_less_code_than_the_core_may_have() -> None:
+    reached = find_reached_by_a_run()
     assert {"stepwell.training.trainer", "stepwell.runs.loop.training_loop"} <= reached
-    assert not {"stepwell.cli.main", "stepwell.view.app", "stepwell.studies.study"} & reached
+    sources = {_module_name(path): source for path, source in read_sources().items()}
     core = [name for name in reached if not name.startswith("stepwell.envs")]
     assert sum(sources[name].num_code_lines for name in core) < MAX_CODE_OF_A_RUN
+
+
+def list_folders(text: str) -> set[str]:
+    """The packages in the first cells of tables of folders."""
+    cells = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
+    return {
+        f"stepwell.{name.replace('/', '.')}" for cell in cells for name in re.findall(r"`([\w/]+)/`", cell)
+    }
+
+
+def test_the_structure_page_says_which_folders_no_training_run_imports() -> None:
+    page = (ROOT.parent.parent / "docs" / "structure.md").read_text()
+    core, around = page.split("\n### Around the core")
+    in_core, outside = list_folders(core), list_folders(around.split("\n## ")[0])
+    reached = find_reached_by_a_run()
+    assert {"stepwell.view", "stepwell.runs.play"} <= outside and not outside & reached
+    assert not {name for name in in_core - reached if not name.startswith("stepwell.envs")}
 
 
 def _names_in_texts(path: Path) -> set[str]:

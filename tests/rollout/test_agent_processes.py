@@ -253,7 +253,7 @@ def test_a_traceback_is_cut_to_the_agents_own_frames(doing: AgentProcesses) -> N
     (result,) = doing.run([job("a", how="library")])
     lines = [line for line in result.error.splitlines() if line.strip(" ~^")]  # Python 3.13 marks whole lines
     assert len(lines) == 4 and "odd_agents.py" in lines[0] and lines[1].strip() == 'json.loads("{")'
-    assert lines[2].strip().endswith("frames of libraries below)") and "JSONDecodeError" in lines[3]
+    assert lines[2].strip().endswith("library frames below)") and "JSONDecodeError" in lines[3]
 
 
 def test_a_process_killed_from_outside_is_nobodys_fault() -> None:

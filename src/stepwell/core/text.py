@@ -1,4 +1,4 @@
-"""Text for prompts, messages and files: short quotes, and half surrogates joined or replaced.
+"""Text for prompts, messages and files: counts, short quotes, and half surrogates joined or replaced.
 
 Python strings can hold half of a surrogate pair (`"\\ud83d"`), for instance from JSON that was cut inside an
 escape. Such text has no UTF-8 form, so a tokenizer, a database or a file would refuse it later. Text from an
@@ -10,6 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 _TEXTLESS = frozenset([type(None), bool, int, float])
+
+
+def format_count(count: int, word: str) -> str:
+    """`1 pass`, `2 passes`, `3 updates`."""
+    ending = "" if count == 1 else "es" if word.endswith(("s", "tch")) else "s"
+    return f"{count} {word}{ending}"
 
 
 def replace_half_surrogates(text: str) -> str:

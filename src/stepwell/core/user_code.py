@@ -22,7 +22,7 @@ from typing import Any
 
 from stepwell.core.errors import ConfigError
 from stepwell.core.names import describe_missing_module, suggest_name
-from stepwell.core.text import replace_half_surrogates
+from stepwell.core.text import format_count, replace_half_surrogates
 
 NUM_FRAMES, MAX_ERROR = 4, 2000
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -132,7 +132,7 @@ def _format_frames(frames: list[traceback.FrameSummary]) -> str:
     if not own:
         return "".join(traceback.format_list(frames[-NUM_FRAMES:]))
     num_below = len(frames) - 1 - frames.index(own[-1])
-    below = f"  ({num_below} frames of libraries below)\n" if num_below else ""
+    below = f"  ({format_count(num_below, 'library frame')} below)\n" if num_below else ""
     return "".join(traceback.format_list(own[-NUM_FRAMES:])) + below
 
 

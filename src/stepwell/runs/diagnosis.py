@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from stepwell.core.text import format_count
 from stepwell.monitors.base import LogEntry
 from stepwell.runs.loop.agent_failures import PREFIX, describe_failures
-from stepwell.runs.plan.text import format_count
 
 RISE, GOOD = 0.1, 0.9
 WINDOW = 5

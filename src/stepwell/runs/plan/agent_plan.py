@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from stepwell.core.text import format_count
 from stepwell.rollout.agent_processes import AgentProcesses
 from stepwell.runs.build.agent_sessions import DEFAULT_TIMEOUT_S
 from stepwell.runs.build.components import Components
 from stepwell.runs.plan.base_plan import TITLE, BasePlan
 from stepwell.runs.plan.memory import MemoryEstimate
 from stepwell.runs.plan.model_size import ModelSize
-from stepwell.runs.plan.text import format_count, format_line
+from stepwell.runs.plan.text import format_line
 
 ASSUMED_CALLS = 4
 """Calls per episode that the estimate of memory assumes."""

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepwell.core import Split, Status, Task, Trajectory
+from stepwell.core.text import format_count
 from stepwell.runs.build.components import HELD_OUT_SEED, Components
 from stepwell.runs.build.phases import choose_generator, find_phase_length
 from stepwell.runs.build.warm_starts import NO_DEMOS, describe_goal, has_goal
 from stepwell.runs.plan.model_size import ModelSize
 from stepwell.runs.plan.task_count import TaskCount
-from stepwell.runs.plan.text import format_count, format_line, format_sizes
+from stepwell.runs.plan.text import format_line, format_sizes
 from stepwell.training import count_batches, split_trajectories
 
 TITLE = "what would be done (nothing is trained now)"

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stepwell.core import Observation, TokenState
+from stepwell.core.text import format_count
 from stepwell.packing import pack
 from stepwell.runs.build.components import Components
 from stepwell.runs.plan.base_plan import TITLE, BasePlan, round_sizes, split_minibatches
 from stepwell.runs.plan.memory import MemoryEstimate
 from stepwell.runs.plan.model_size import ModelSize
-from stepwell.runs.plan.text import format_count, format_line, format_sizes
+from stepwell.runs.plan.text import format_line, format_sizes
 
 NUM_SHOWN, NUM_SHOWN_SLOW, NUM_SHOWN_IMAGES = 8, 4, 2
 """Demonstrated episodes that a plan plays: enough for a typical length, without waiting for many. Fewer where

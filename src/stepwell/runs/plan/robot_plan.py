@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stepwell.core.text import format_count
 from stepwell.runs.build.components import Components
 from stepwell.runs.plan.base_plan import TITLE, BasePlan, round_sizes, split_minibatches
-from stepwell.runs.plan.text import format_bytes, format_count, format_line, format_sizes
+from stepwell.runs.plan.text import format_bytes, format_line, format_sizes
 from stepwell.training import count_batches
 
 _NUM_SHOWN = 1  # compiling the model takes most of the time of a plan already

@@ -10,12 +10,6 @@ def format_line(name: str, text: str) -> str:
     return f"{name:<11} {text}"
 
 
-def format_count(count: int, word: str) -> str:
-    """`1 pass`, `2 passes`, `3 updates`."""
-    ending = "" if count == 1 else "es" if word.endswith(("s", "tch")) else "s"
-    return f"{count} {word}{ending}"
-
-
 def format_sizes(sizes: Sequence[int]) -> str:
     """`44, 43, 43`, or their range where there are many."""
     if len(sizes) <= 6:
