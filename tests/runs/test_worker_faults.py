@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.engines.models import small_model
 from tests.runs.small import small_config, warmed_model
+from tests.runs.test_resume import wait_for
 from tests.variants import keep_quick
 from tests.workers.test_http import served
 
 from stepwell.core import ParityError, WorkerError
 from stepwell.policies.rotary import find_other_frequencies, read_frequencies
 from stepwell.runs.build import worker_builder
+from stepwell.runs.build.components import Components
+from stepwell.runs.build.worker_groups import WorkerGroups
 from stepwell.runs.run import train
 from stepwell.services import worker_checks
+from stepwell.workers.clients import GeneratorClient
 
 FAULTS = {
     "build_shifted": "positions: the engine read .* steps at other positions than the trainer",
@@ -62,6 +70,45 @@ def test_a_generator_whose_check_fails_is_not_taken_for_a_right_one(
     settings = ("recipe.name=rloo", "recipe.kl_coef=0", "workers.mode=sync", "eval.num_tasks=0")
     with pytest.raises(WorkerError, match="the device is gone"):
         train(small_config(*settings, "train.num_updates=2", folder=tmp_path))
+
+
+def test_a_check_does_not_wait_for_a_generator_that_is_being_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmed_model()
+    monkeypatch.setattr(worker_builder, "RUN", "tests.workers.faulty_engines:build_slowly_again")
+    asked, check = list[str](), GeneratorClient.check_weights
+
+    async def note_check(self: GeneratorClient, frequencies: Mapping[str, Any]) -> None:
+        asked.append(self.name)
+        if asked.count("generator 0") > 1:  # it would be waited for: let the test fail instead of hang
+            (tmp_path / "go").touch()
+        await check(self, frequencies)
+
+    monkeypatch.setattr(GeneratorClient, "check_weights", note_check)
+    config = small_config("workers.mode=sync", "workers.generators.num_workers=2")
+    components = Components(config, tmp_path)
+    groups = WorkerGroups.start(config, components)
+    try:
+        groups.publish(0, components.policy)
+        groups.check_weights()
+        (tmp_path / "slow").touch()
+        killed, other = groups._generators
+        pid = killed.read_health().pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_for((tmp_path / "building").exists)
+        groups.check_weights()
+        assert asked == ["generator 0", "generator 1", "generator 1"]
+        health = killed.read_health()
+        assert health.pid not in (None, pid) and not health.is_alive and other.read_health().is_alive
+        (tmp_path / "go").touch()
+        wait_for(lambda: killed.read_health().is_alive)
+        groups.check_weights()
+        assert asked[3:] == ["generator 0", "generator 1"]
+    finally:
+        groups.close()
+        components.close()
 
 
 def test_frequencies_of_another_processor_may_differ_in_the_last_bits_only() -> None:

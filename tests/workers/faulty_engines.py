@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,3 +76,14 @@ def break_check(engine: EmbeddedEngine) -> Iterator[None]:
 def build_with_broken_check(settings: Mapping[str, Any]) -> EmbeddedEngine:
     """It samples rightly, but whether it does cannot be checked."""
     return build_faulty(break_check, settings)
+
+
+def build_slowly_again(settings: Mapping[str, Any]) -> EmbeddedEngine:
+    """Once the run's folder holds a file `slow`, it is not built before there is a file `go`."""
+    folder = Path(settings["folder"])
+    if (folder / "slow").exists():
+        (folder / "building").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+    engine: EmbeddedEngine = build_engine(settings)
+    return engine

@@ -37,7 +37,7 @@ class WorkerHealth:
     pid: int | None
     memory_mb: float
     num_restarts: int
-    is_alive: bool
+    is_alive: bool  # it can be called; one that is being built cannot
     silent_s: float  # time since its last heartbeat
     last_end: str = ""  # how its process before this one ended, with the end of its log
 

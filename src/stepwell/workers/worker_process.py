@@ -118,12 +118,13 @@ class WorkerProcess:
         return answer
 
     def read_health(self) -> WorkerHealth:
-        """Its present state."""
-        connection = self._connection
+        """Its present state. While a process is being built, its pid is known and it is not alive yet."""
+        connection, starting = self._connection, self._starting
         if connection is None or connection.is_over:
             return WorkerHealth(self.name, None, 0.0, self.num_restarts, False, 0.0, self._last_end)
         pid, memory_mb, silent_s = connection.read_state()
-        return WorkerHealth(self.name, pid, memory_mb, self.num_restarts, True, silent_s, self._last_end)
+        is_ready = starting is not None and starting.done()
+        return WorkerHealth(self.name, pid, memory_mb, self.num_restarts, is_ready, silent_s, self._last_end)
 
     async def close(self) -> None:
         """End it: first by closing its link, then by force. Pending calls raise `WorkerError`."""
