@@ -138,6 +138,19 @@ def test_a_parquet_file_is_a_plain_table(pool: Pool, tmp_path: Path) -> None:
     assert row["steps"][0]["text"] == "act 0" and row["steps"][0]["last_version"] == 3
 
 
+def test_half_a_character_goes_through_jsonl_and_is_refused_by_parquet(
+    pool: Pool, other: Pool, tmp_path: Path
+) -> None:
+    made = trajectory("a", [Step.from_tokens([5], [7], text="half \ud83d")])
+    pool.add([made])
+    with pytest.raises(InputError, match=r"half of a surrogate pair.*export a \.jsonl file"):
+        pool.export(tmp_path / "x.parquet")
+    assert not list(tmp_path.glob("*.parquet")) and not list(tmp_path.glob(".*part"))
+    pool.export(tmp_path / "x.jsonl")
+    assert other.import_(tmp_path / "x.jsonl") == 1
+    assert other.get("a").trajectory == made
+
+
 def test_a_broken_file_is_refused_with_its_place_and_stores_nothing_of_the_batch(
     pool: Pool, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import gzip
 import json
@@ -20,6 +21,7 @@ from tests.properties import IS_THOROUGH
 
 from stepwell.core import ArrayAction, ArrayState, ImageSpan, InputError, Status, Step, Task
 from stepwell.pool import Pool, open_pool
+from stepwell.pool.files import JSON_COLUMNS, find_image_folder
 
 DEEP = "[" * 5000 + "]" * 5000
 HOSTILE: list[Any] = [
@@ -207,6 +209,8 @@ def test_a_whole_number_beyond_64_bits_is_refused_with_its_line_or_read(
         (("steps", 0, "behavior_logprobs", 0), 1e39, "steps.0.behavior_logprobs.0"),
         (("steps", 0, "reward"), float("nan"), "NaN is not a JSON number"),
         (("group_size",), 2**70, "group_size: "),
+        (("timings",), {"s": -1.0}, r"timings\['s'\] is -1.0; give seconds >= 0"),
+        (("task", "id"), "\ud800" * 900, r"task.id is '[\\ud80]{40,60}, but its content has id"),
         (("task", "env"), "a\x00b", "task.env must be .* printable"),
         (("rewards",), [{"step": 9, "part": "x", "value": 1, "source": "", "created_s": 1}], "no step 9"),
         (("surprise",), 1, "field 'surprise' is unknown"),
@@ -236,6 +240,32 @@ def test_a_line_that_does_not_fit_another_is_refused_with_its_number(
     with pytest.raises(InputError, match=r"line 3: .*nothing was imported"):
         pool.import_(tmp_path / "x.jsonl")
     assert pool.count() == 0
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("images", [["x"], [None], [{"image": "x", "start": 0, "length": 1}]])
+def test_a_record_of_a_robot_has_no_columns_of_a_language_policy(
+    pool: Pool, lines: list[str], tmp_path: Path, images: list[Any], ending: str
+) -> None:
+    form = json.loads(next(line for line in lines if '"id":"robot"' in line))
+    form["steps"][0]["images"] = images
+    file = tmp_path / f"x.{ending}"
+    if ending == "jsonl":
+        file.write_text(json.dumps(form))
+    else:
+        texts = {name: json.dumps(form[name]) for name in JSON_COLUMNS}
+        task = {**form["task"], "content": json.dumps(form["task"]["content"])}
+        steps = [
+            {**step, "record": base64.b64decode(step["record"]), "reward_parts": "{}"}
+            for step in form["steps"]
+        ]
+        row = {**form, **texts, "task": task, "steps": steps}
+        parquet.write_table(pyarrow.Table.from_pylist([row]), file)
+    find_image_folder(file).mkdir()
+    with pytest.raises(
+        InputError, match=r"(line|row) 1: not a trajectory .*field 'steps\.0\.images' is unknown"
+    ):
+        pool.import_(file)
 
 
 def test_what_was_imported_before_the_line_is_said(pool: Pool, lines: list[str], tmp_path: Path) -> None:

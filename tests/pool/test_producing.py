@@ -149,6 +149,14 @@ def test_a_dialogue_takes_little_more_room_than_what_is_new_in_it(pool: Pool) ->
     assert pool.get("each").trajectory.steps == long
 
 
+def test_times_that_no_clock_gives_are_refused_before_they_are_stored(pool: Pool) -> None:
+    id = pool.begin(TASK)
+    for seconds in (-1.0, float("inf")):
+        with pytest.raises(InputError, match="give seconds >= 0"):
+            pool.finish(id, Status.SUCCESS, timings={"env_s": seconds})
+    assert pool.get(id).trajectory.timings == {}
+
+
 def test_finishing_twice_is_fine_and_with_another_status_refused(pool: Pool) -> None:
     pool.begin(TASK, id="a")
     pool.finish("a", Status.FAILURE)

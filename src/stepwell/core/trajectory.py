@@ -8,7 +8,7 @@ the trajectory: then it is the newest `Outcome`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -66,9 +66,7 @@ class Trajectory:
             raise InputError(
                 f"a trajectory with status {self.status.value} must say what went wrong in `error`"
             )
-        for name, seconds in self.timings.items():
-            if not np.isfinite(seconds) or seconds < 0:
-                raise InputError(f"timings[{name!r}] is {seconds}; give seconds >= 0")
+        check_timings(self.timings)
 
     @property
     def is_trainable(self) -> bool:
@@ -96,6 +94,13 @@ class Trajectory:
                 raise InputError(f"trajectory {self.id}: the reward of step {index} is not assigned yet")
             total += step.reward
         return total
+
+
+def check_timings(timings: Mapping[str, float]) -> None:
+    """Refuse what no clock gives."""
+    for name, seconds in timings.items():
+        if not np.isfinite(seconds) or seconds < 0:
+            raise InputError(f"timings[{name!r}] is {seconds}; give seconds >= 0")
 
 
 def select_trainable(trajectories: Iterable[Trajectory]) -> tuple[list[Trajectory], dict[str, int]]:

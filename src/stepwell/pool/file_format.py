@@ -175,7 +175,7 @@ def _decode_trajectory(
         created_s=document["created_s"],
     )
     if beginning.task.id != task["id"]:
-        raise InputError(f"task.id is {task['id']}, but its content has id {beginning.task.id}")
+        raise InputError(f"task.id is {task['id']!r:.60}, but its content has id {beginning.task.id}")
     completion = Completion(
         status=Status(document["status"]),
         error=document["error"],

@@ -75,10 +75,9 @@ class _StepModel(_StateModel):
     info: Objects
 
 
-class _RecordModel(BaseModel):
+class _RecordModel(_Model):
     """A step or state of a robot policy. Parquet has the other columns too, empty."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
     record: bytes | str
 
 
@@ -86,6 +85,8 @@ class _RecordStepModel(_RecordModel):
     number: Count
     reward: Number | None
     reward_parts: dict[str, Number]
+    first_version: PublishedVersion | None = None  # of both, the record has its own
+    last_version: PublishedVersion | None = None
 
 
 class _RewardModel(_Model):
@@ -139,14 +140,17 @@ def check_types(document: Any) -> None:
     """Refuse a document with a missing, unknown or wrongly typed field, and name the field."""
     _check_model(_TrajectoryModel, document)
     for index, step in enumerate(document["steps"]):
-        _check_model(_RecordStepModel if _is_record(step) else _StepModel, step, "steps", index)
-    state = document["final_state"]
-    if state is not None:
-        _check_model(_RecordModel if _is_record(state) else _StateModel, state, "final_state")
+        _check_state(_StepModel, _RecordStepModel, step, "steps", index)
+    if document["final_state"] is not None:
+        _check_state(_StateModel, _RecordModel, document["final_state"], "final_state")
 
 
-def _is_record(document: Any) -> bool:
-    return isinstance(document, dict) and document.get("record") is not None
+def _check_state(model: type[_Model], record: type[_Model], document: Any, *place: str | int) -> None:
+    if isinstance(document, dict) and document.get("record") is not None:
+        filled = {name: x for name, x in document.items() if x is not None or name in record.model_fields}
+        _check_model(record, filled, *place)
+    else:
+        _check_model(model, document, *place)
 
 
 def _check_model(model: type[BaseModel], document: Any, *place: str | int) -> None:

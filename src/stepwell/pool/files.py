@@ -165,7 +165,14 @@ class _Parquet:
 
     def _flush(self) -> None:
         if self._read_parquet:
-            self._writer.write_table(self._arrow.Table.from_pylist(self._read_parquet, self._schema))
+            try:
+                table = self._arrow.Table.from_pylist(self._read_parquet, self._schema)
+            except UnicodeEncodeError as error:
+                raise InputError(
+                    "a text of these trajectories holds half of a surrogate pair, which Parquet cannot keep; "
+                    "export a .jsonl file, which can"
+                ) from error
+            self._writer.write_table(table)
         self._read_parquet, self._num_steps = [], 0
 
 

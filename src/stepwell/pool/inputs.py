@@ -10,6 +10,7 @@ from typing import Any
 
 from stepwell.core import JSON, State, Status, Step, Task, Trajectory
 from stepwell.core.errors import InputError
+from stepwell.core.trajectory import check_timings
 from stepwell.pool.records import encode_rows
 from stepwell.pool.results import (
     Channel,
@@ -58,6 +59,7 @@ class Completion:
     finished_s: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
+        check_timings(self.timings)
         if self.status in (Status.AGENT_ERROR, Status.INFRA_ERROR) and not self.error:
             raise InputError(f"status {self.status.value} needs `error`: what went wrong")
         if self.path is not None and any(b <= a for a, b in zip(self.path, self.path[1:], strict=False)):
