@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from stepwell.core import EnvError
+from stepwell.core.text import describe_error
 from stepwell.envs.robots.cameras import close_renderers
 
 T = TypeVar("T")
@@ -46,10 +47,15 @@ class EnvThread:
                 continue
             try:
                 future.set_result(do())
-            except SystemExit as error:  # would end the event loop that receives it
-                future.set_exception(EnvError(f"the environment called sys.exit({error})"))
-            except BaseException as error:  # whatever it is, it goes to the caller
+            except Exception as error:
                 future.set_exception(error)
+            except (
+                BaseException
+            ) as error:  # would end the event loop that receives it; Ctrl-C comes elsewhere
+                failure = EnvError(f"the environment raised {describe_error(error)}")
+                failure.__cause__ = error
+                future.set_exception(failure)
+                del failure
             del job, future, do  # what a job holds is free while the thread waits for the next
         close_renderers()
         if self._on_end is not None:

@@ -109,11 +109,11 @@ class ThreadEnvs:
         def run() -> Turn:
             try:
                 turn = play()
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # Ctrl-C comes elsewhere
                 return make_failed_turn(name, index, error)
             try:
                 turn.state = read_state(env) if with_state else {}
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 note_failed_state(turn, name, error)
             return turn
 

@@ -74,3 +74,28 @@ class Exits(FrozenLake):
 
     def __init__(self, options: object = None) -> None:
         sys.exit(3)
+
+
+class Interrupted(Stubborn):
+    """A lake that raises what Ctrl-C raises, wherever it is asked to."""
+
+    name = "interrupted"
+    is_quick = True  # its turns are taken on the event loop
+
+    @classmethod
+    def make_task(cls, options: object, seed: int) -> Task:
+        if seed == 1:
+            raise KeyboardInterrupt("no licence")
+        task = FrozenLake.make_task(options, seed)  # type: ignore[arg-type]
+        return Task(cls.name, task.content, seed=seed)
+
+    def act(self, action: str) -> Effect:
+        if action == "Up":
+            raise KeyboardInterrupt("no licence")
+        return FrozenLake.act(self, action)
+
+    def state(self) -> dict[StateForm, str]:
+        raise KeyboardInterrupt("no licence")
+
+    def close(self) -> None:
+        raise KeyboardInterrupt("no licence")

@@ -17,8 +17,8 @@ from stepwell.envs.batch import EnvBatch
 from stepwell.envs.remote.servers import EnvServerLostError, Server
 
 Service = Callable[..., str]
-ODD, EXITS, STUBBORN = (
-    f"tests.services.envs.misbehaving_envs:{name}" for name in ("Odd", "Exits", "Stubborn")
+ODD, EXITS, STUBBORN, INTERRUPTED = (
+    f"tests.services.envs.misbehaving_envs:{name}" for name in ("Odd", "Exits", "Stubborn", "Interrupted")
 )
 WHOLE = "half \ufffd, whole \U0001f600"
 
@@ -96,6 +96,27 @@ def test_a_service_outlives_environments_that_exit_and_sends_whole_characters(se
     assert reply.status_code == 400 and "sys.exit(3)" in reply.json()["detail"]
     assert httpx.get(f"{url}/ready").status_code == 200
     env.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+def test_a_service_outlives_an_environment_that_raises_what_ctrl_c_raises(
+    service: Service, scheme: str
+) -> None:
+    server = Server(service(envs=(INTERRUPTED,)).replace("http", scheme), timeout_s=60)
+    made = server.call("create", {"env": INTERRUPTED}).header["sessions"]
+    tasks = server.call("tasks", {"env": INTERRUPTED, "seeds": [0]}).header
+    with pytest.raises(EnvError, match="raised KeyboardInterrupt: no licence"):
+        server.call("tasks", {"env": INTERRUPTED, "seeds": [1]})
+    for actions in (["Left"], ["Up"], ["Left"], ["Left"], ["Up"]):  # in its thread, later on the event loop
+        if actions == ["Left"]:
+            assert not server.call("reset", {"sessions": made, **tasks}).header["errors"]
+        errors = server.call("step", {"sessions": made, "names": [actions]}).header["errors"]
+        assert bool(errors) == (actions == ["Up"]), errors
+        assert not errors or "raised KeyboardInterrupt: no licence" in errors[0][2]
+    with pytest.raises(EnvError, match="raised KeyboardInterrupt: no licence"):
+        server.call("state", {"sessions": made})
+    assert server.call("close", {"sessions": made}).op == "closed"
+    server.close()
 
 
 def test_slow_calls_that_return_are_no_longer_counted_as_stuck(service: Service) -> None:

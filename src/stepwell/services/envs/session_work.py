@@ -1,6 +1,7 @@
 """What a call does in one session, in its thread or on the event loop.
 
-Errors of the environment, and mistakes of the caller about one session, become that session's error.
+Errors of the environment, and mistakes of the caller about one session, become that session's error. So do
+`SystemExit` and `KeyboardInterrupt`, which would end the service: signals of the system raise nothing here.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def reset_session(
         if with_state:
             turn.state = read_state(session.env)
         return turn
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return _make_failed_turn(session, error)
 
 
@@ -56,7 +57,7 @@ def step_session(
         if with_state and not turn.state:
             turn.state = read_state(session.env)
         return turn
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return _make_failed_turn(session, error)
 
 
@@ -79,6 +80,6 @@ def query_env(query: Callable[[Any], T], session: EnvSession, _: int) -> T:
         return query(session.env)
     except StepwellError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         message = f"{session.env_name} raised {describe_error(error)}"
         raise ServiceError(ErrorKind.CONFLICT, message) from error
