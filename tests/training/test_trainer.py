@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from stepwell.core import ConfigError, InputError, Split, Status, TokenState, Tr
 from stepwell.engines.parity import check_parity
 from stepwell.packing import backward, evaluate, pack
 from stepwell.policies import CausalLMPolicy
+from stepwell.policies.forward import find_backbone
 from stepwell.rollout import Job
 from stepwell.training import Optimizer, Trainer, rate_share
 from stepwell.training.flat_sequence import flatten_trajectories
@@ -308,6 +310,27 @@ def test_microbatches_make_the_same_update_with_the_full_kl(
     whole, parts = found
     for key in whole.keys() - {"packed_tokens"}:
         assert whole[key] == pytest.approx(parts[key], rel=2e-2, abs=1e-4), key
+
+
+@pytest.mark.parametrize("settings", [{"token_budget": 385}, {"minibatches": 2, "update_epochs": 2}])
+def test_the_full_kl_in_the_reward_runs_the_reference_once_over_an_update(
+    trajectories: list[Trajectory], settings: dict[str, int]
+) -> None:
+    one = Trainer(
+        policy(),
+        replace(RECIPES["ppo"], kl=full_kl("reward")),
+        TrainConfig.model_validate(settings),
+        horizon=2,
+    )
+    one.freeze_reference()
+    counts: Counter[str] = Counter()
+    for name, model in (("policy", one.policy.model), ("reference", one.policy.reference)):
+        find_backbone(model).register_forward_hook(lambda *_, name=name: counts.update([name]))
+    one.update(trajectories)  # the first one also looks at how each model computes its logits
+    counts.clear()
+    assert one.update(trajectories)["kl"] > 1e-5
+    passes = 1 + settings.get("update_epochs", 1)  # the policy at the start of the update, and each epoch
+    assert counts["reference"] > 1 and counts["policy"] == passes * counts["reference"]
 
 
 def test_adapters_have_the_full_kl_to_their_base(trajectories: list[Trajectory]) -> None:

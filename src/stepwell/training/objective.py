@@ -71,9 +71,9 @@ class Objective:
     gaps: LogprobGaps | None = None
     _credit: CreditResult | None = None
     _timeline: Timeline | None = None
-    has_run: bool = False
-    """Whether a pass was made; the first one sets credit and compares with the engine."""
+    has_run: bool = False  # whether a pass was made; the first one sets credit and compares with the engine
     _last_logprobs: Tensor | None = None
+    _charged_kls: Tensor | None = None
     _parts: dict[bytes, ObjectivePart] = field(default_factory=dict)
 
     @property
@@ -107,8 +107,7 @@ class Objective:
     @property
     def couples(self) -> str:
         """What must be in one part: "step", "trajectory" or "batch"."""
-        traits = self.recipe.loss_traits
-        return str(traits.couples)
+        return str(self.recipe.loss_traits.couples)
 
     def is_separate(self, steps: IntArray) -> bool:
         """Whether the loss of these steps depends on the outputs of no other step."""
@@ -227,11 +226,8 @@ class Objective:
     @property
     def loss_mask(self) -> Tensor | None:
         """[token]: what the policy learns from; credit and minibatch may both leave steps out."""
-        chosen = [
-            keep
-            for keep in (self.minibatch.keep, None if self._credit is None else self._credit.keep)
-            if keep is not None
-        ]
+        masks = (self.minibatch.keep, None if self._credit is None else self._credit.keep)
+        chosen = [keep for keep in masks if keep is not None]
         if not chosen:
             return None
         return self.minibatch.timeline.steps_to_tokens(torch.stack(chosen).all(dim=0))
@@ -297,20 +293,25 @@ class Objective:
         needs = {"logprobs": in_reward and not is_full, "values": self.recipe.needs_critic}
         return needs | {"ref_kls": True} if in_reward and is_full else needs
 
+    @property
+    def needs_ref_kls(self) -> bool:
+        """Whether a pass runs the reference: for a loss, or for rewards that do not have the KL yet."""
+        return self.recipe.needs_full_kl and self._charged_kls is None
+
     def fill_timeline(self, outputs: Outputs) -> Timeline:
         """The timeline with what the critic says now, and the KL as token rewards if it goes there."""
         timeline = self.minibatch.timeline
         kl = self.recipe.kl
         if kl is not None and kl.kl_in == "reward":
             estimates = self._estimate_kl(outputs, self.ref_logprobs).detach()
+            self._charged_kls = estimates if self.recipe.needs_full_kl else None
             timeline = replace(timeline, token_rewards=kl_reward(estimates, coef=kl.coef))
         if outputs.values is None or self.recipe.value is None:
             return timeline
         values = apply_link(self.recipe.value.link, outputs.values.detach())
-        before = values[timeline.index_sites(timeline.token_sites)]
         return replace(
             timeline,
-            token_values=before,
+            token_values=values[timeline.index_sites(timeline.token_sites)],
             end_values=values[timeline.index_sites(timeline.end_sites)],
             bootstrap=self.minibatch.bootstrap_values(values),
             instruction_values=self.instruction_values,
@@ -352,12 +353,13 @@ class Objective:
 
     def _compute_kl_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
         kl, ref = self.recipe.kl, part.select_tokens(self.ref_logprobs)
-        is_known = outputs.ref_kls is not None or ref is not None
+        charged = part.select_tokens(self._charged_kls)
+        is_known = any(known is not None for known in (outputs.ref_kls, ref, charged))
         if kl is None or not is_known or selects_nothing(self._minibatch_mask):
             return None, {}
         if kl.kl_in == "reward":
             with torch.no_grad():
-                estimates = self._estimate_kl(outputs, ref)
+                estimates = self._estimate_kl(outputs, ref) if charged is None else charged
                 return None, {"kl": estimates.sum() / self.minibatch.timeline.num_tokens}
         return kl_loss(
             self._estimate_kl(outputs, ref),

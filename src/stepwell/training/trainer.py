@@ -383,7 +383,7 @@ class Trainer:
                 objective,
                 values=self.recipe.needs_critic,
                 entropies=with_entropies,
-                ref_kls=self.recipe.needs_full_kl,
+                ref_kls=objective.needs_ref_kls,
             )[1]
 
         def prepare_retry() -> None:
