@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
+from stepwell.core import RenderError
 from stepwell.policies import resolve_model
 from stepwell.rendering import Message, Renderer, load_tokenizer
 from stepwell.rendering.plain_tokenizer import read_plain_tokenizer
@@ -44,6 +48,30 @@ def test_ids_and_prompts_are_those_of_transformers(model: str) -> None:
         one, other = (ChatTemplate(tokenizer).render_text(TALK, prompt=prompt) for tokenizer in (plain, full))
         assert one == other
     assert Renderer(plain).end_ids == Renderer(full).end_ids
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("{{ cycler.__init__.__globals__.os.mkdir('FOLDER') }}", "is unsafe"),
+        ("{{ strftime_now.__globals__['os'].mkdir('FOLDER') }}", "unsafe|undefined"),
+        ("{% set _ = messages.append(1) %}", "is unsafe"),
+        ("{% for i in range(10 ** 9) %}x{% endfor %}", "Range too big"),
+        ("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "recursion"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ 'x'.index('y') }}", "substring not found"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_plain_tokenizer, AutoTokenizer.from_pretrained])
+def test_a_template_runs_in_a_sandbox_and_what_it_raises_is_told(
+    read: Callable[[Path], Any], program: str, words: str, tmp_path: Path
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(resolve_model("tiny-0.3m"), directory)
+    (directory / "chat_template.jinja").write_text(program.replace("FOLDER", str(tmp_path / "made")))
+    with pytest.raises(RenderError, match=rf"the chat template refused these messages \(.*{words}"):
+        ChatTemplate(read(directory)).render_text(TALK, prompt=True)
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_tokenizer_of_another_class_is_left_to_transformers(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from stepwell.core.errors import InputError, RenderError
+from stepwell.core.text import take_first_line
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.messages import ImagePart, Message
 from stepwell.rendering.piece_encoder import PieceEncoder
@@ -89,15 +90,13 @@ class ChatTemplate:
         return self._written[key]
 
     def _apply_template(self, entries: list[Any], offered: list[Any] | None, prompt: bool) -> str:
-        from jinja2 import TemplateError
-
         try:
             text = self.tokenizer.apply_chat_template(
                 entries, tools=offered, add_generation_prompt=prompt, tokenize=False, **self.options
             )
-        except (TemplateError, TypeError, KeyError, IndexError) as error:
-            roles = " ".join(message["role"] for message in entries)
-            raise RenderError(f"the chat template refused these messages ({roles}): {error}") from error
+        except Exception as error:  # a template is a program: it may raise anything
+            roles, why = " ".join(message["role"] for message in entries), take_first_line(error)
+            raise RenderError(f"the chat template refused these messages ({roles}): {why}") from error
         return str(text)
 
     def _writes_plain_text(self) -> bool:
