@@ -77,7 +77,14 @@ def test_arms_with_smollm2_differ_in_what_they_name() -> None:
     assert arms["webrl"].curriculum.generator != "fresh" == arms["no-curriculum"].curriculum.generator
     assert arms["no-curriculum"].train.num_tasks == arms["no-curriculum"].curriculum.tasks_per_phase
     assert arms["fresh-tasks"].train.num_tasks >= 5 * arms["fresh-tasks"].curriculum.tasks_per_phase
-    assert {name for name, config in arms.items() if config.offline.pool} == {"filtered-bc"}
+    assert {name for name, config in arms.items() if config.offline.pool} == {"filtered-bc", "awr"}
+    assert arms["digirl"].curriculum.enabled is False
+    assert arms["digirl-curriculum"].curriculum.generator == "evolve"
+    recipes = {name: resolve_recipe(config.recipe) for name, config in arms.items()}
+    webrl = {name for name, recipe in recipes.items() if recipe.name == "webrl"}
+    assert {name for name in webrl if not recipes[name].needs_reference} == {"no-kl", "no-kl-no-replay"}
+    off = {name for name, config in arms.items() if config.replay.enabled is False}
+    assert off == {"no-replay", "no-kl-no-replay"}
 
 
 def test_arms_of_the_tiny_web_study_differ_in_what_they_name() -> None:
