@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -297,6 +298,13 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+def test_files_that_other_programs_make_in_shared_memory_are_not_counted_as_left() -> None:
+    with nothing_left(within_s=0.0):
+        descriptor, name = tempfile.mkstemp(prefix="sem.other-", dir="/dev/shm")
+        os.close(descriptor)
+    os.unlink(name)
 
 
 def test_when_the_parent_is_killed_its_workers_and_their_memory_go_with_it() -> None:

@@ -57,8 +57,12 @@ def descriptors() -> list[str]:
 
 
 def shared_memory() -> list[str]:
-    """Named shared memory that no process uses any more: processes of other tests have theirs mapped."""
-    names = {entry.name for entry in os.scandir("/dev/shm") if entry.is_file()}  # folders are of tests
+    """Named shared memory that no process uses any more: processes of other tests have theirs mapped.
+
+    Only by names that torch, Python or this package give: other programs of the machine make files there too.
+    """
+    ours = ("torch_", "psm_", "stepwell")
+    names = {each.name for each in os.scandir("/dev/shm") if each.is_file() and each.name.startswith(ours)}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and names:
             try:
