@@ -182,12 +182,17 @@ def test_an_interrupt_is_exit_code_130_and_no_traceback(tmp_path: Path) -> None:
     assert err.strip() == "interrupted."
 
 
-def test_an_interrupted_training_says_how_to_continue(tmp_path: Path) -> None:
+def test_an_interrupted_training_says_how_to_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from stepwell.cli.train import _describe_resume
 
     parser = cli.build_parser()
     args = parser.parse_args(["train", "frozenlake"])
     assert _describe_resume(args) == "Nothing was trained yet."
+    monkeypatch.setenv("RANK", "1")  # it has no folder of its own, and other ranks may have trained
+    assert _describe_resume(args) == "This was a rank; the run is the process with RANK=0."
+    monkeypatch.setenv("RANK", "0")
     args.folder = tmp_path
     for age, name in ((100, "older"), (0, "newer")):
         (tmp_path / name).mkdir()

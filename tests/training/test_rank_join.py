@@ -19,7 +19,7 @@ from stepwell.config.training import TrainConfig
 from stepwell.core import ConfigError, WorkerError
 from stepwell.training import Trainer
 from stepwell.training.rank_join import JoinLauncher, Rendezvous, join_ranks
-from stepwell.training.rank_link import send_message
+from stepwell.training.rank_link import find_interface, send_message
 
 __all__ = ["own_folder"]  # a fixture
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500", "LOCAL_RANK": "1"}
@@ -45,6 +45,13 @@ def test_the_variables_of_torchrun_say_where_ranks_meet() -> None:
     assert Rendezvous.read_environment(TORCHRUN | {"WORLD_SIZE": "1"}) is None
     with pytest.raises(ConfigError, match="MASTER_PORT"):
         Rendezvous.read_environment({k: v for k, v in TORCHRUN.items() if k != "MASTER_PORT"})
+
+
+def test_ranks_use_the_interface_that_reaches_the_run() -> None:
+    loopback = find_interface("127.0.0.1")
+    assert loopback is not None and loopback in {name for _, name in socket.if_nameindex()}
+    assert find_interface("localhost") == loopback
+    assert find_interface("no-such-host.invalid") is None
 
 
 def test_a_port_that_is_taken_is_named_with_what_to_set() -> None:
@@ -91,13 +98,21 @@ def test_joined_ranks_train_and_those_left_go_on_after_one_was_killed() -> None:
         rank_timeout_s=60,
     )
     together.freeze_reference()
+    assert together.ranks is not None
+    notes: list[str] = []
+    together.ranks.note = notes.append
     try:
         with trainer(copy.deepcopy(made), "grpo", 1) as alone:
             assert_same_update(alone, together, batch, 1e-5)
-            assert together.ranks is not None and together.ranks.size == 3
-            os.kill(together.rank_pids[2], signal.SIGKILL)
+            assert together.ranks.size == 3 and not notes
+            pid = together.rank_pids[2]
+            os.kill(pid, signal.SIGKILL)
             assert_same_update(alone, together, batch, 1e-5)
             assert together.ranks.size == 2
+            assert notes == [
+                f"rank 2 of the trainer (127.0.0.1, cpu, pid {pid}) closed its connection; "
+                "the update runs again on the ranks that are left"
+            ]
             assert_same_weights(alone, together, 1e-6)
         together.close()
         launcher.close()

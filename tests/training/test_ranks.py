@@ -297,11 +297,16 @@ def test_a_run_goes_on_from_its_last_update_after_a_rank_was_killed(then: OnDead
         trainer(copy.deepcopy(made), "grpo", 3, sharding="full", then=then) as together,
     ):
         assert together.ranks is not None
+        notes: list[str] = []
+        together.ranks.note = notes.append
         for number in range(3):
             alone.update(batch)
             if number == 1:
-                os.kill(together.rank_pids[1], signal.SIGKILL)
+                pid = together.rank_pids[1]
+                os.kill(pid, signal.SIGKILL)
             together.update(batch)
+        assert len(notes) == 1
+        assert notes[0].startswith(f"rank 1 of the trainer (cpu, pid {pid}) was killed by SIGKILL")
         assert together.ranks.size == (2 if then == "shrink" else 3)
         assert_same_weights(alone, together, 1e-6)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +27,10 @@ from tests.training.test_ranks import (
 )
 
 from stepwell.core import Status, Task, Trajectory
-from stepwell.training import Trainer, load_checkpoint, save_checkpoint
+from stepwell.core.child_process import ChildProcess, limit_threads
+from stepwell.core.fork_server import MODEL_MODULES
+from stepwell.policies import causal_lm
+from stepwell.training import Trainer, load_checkpoint, rank_launch, save_checkpoint
 from stepwell.training.rank_link import describe_tensor, read_tensors, view_bytes
 
 __all__ = ["own_folder", "trajectories"]  # fixtures
@@ -111,6 +117,70 @@ def test_saved_on_four_ranks_a_run_goes_on_with_two_one_and_no_rank(
     for found in weights.values():
         for name, weight in after.items():
             torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-4)
+
+
+def start_half_rank(link: socket.socket, num_threads: int) -> ChildProcess:
+    """Start the process of a rank that accepts 16 bits on the cores (`half_rank.py`)."""
+    return ChildProcess(
+        [sys.executable, "-m", "tests.training.half_rank", str(link.fileno())],
+        environment=os.environ | limit_threads(num_threads),
+        pass_fds=(link.fileno(),),
+        imports=MODEL_MODULES,
+    )
+
+
+@pytest.fixture
+def slow_bfloat16(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lift the refusal of 16 bits on the cores, here and in ranks: it is there for their speed."""
+    monkeypatch.setattr(causal_lm, "check_dtype", lambda dtype, device: None)
+    monkeypatch.setattr(rank_launch, "start_process", start_half_rank)
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield
+
+
+def read_gradient(one: Trainer) -> torch.Tensor:
+    """The gradient of the last update, in one row."""
+    named = {name: weight.grad for name, weight in one.policy.named_parameters() if weight.grad is not None}
+    found = named if one.ranks is None else one.ranks.collect_gradients()
+    return torch.cat([found[name].flatten().double() for name in sorted(found)])
+
+
+def read_originals(one: Trainer) -> dict[str, torch.Tensor]:
+    """The float32 weights that are trained."""
+    if one.ranks is not None:
+        one.ranks.start()
+        one.ranks.collect_state()
+    state = one.optimizer.read_named_state()
+    return {name: tensor.clone() for name, tensor in state.items() if name.endswith(":original")}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slow_bfloat16")
+def test_shards_in_bfloat16_differ_from_one_device_by_less_than_it_rounds_and_are_resumed_to_the_bit(
+    trajectories: list[Trajectory], tmp_path: Path
+) -> None:
+    gradients: dict[object, torch.Tensor] = {}
+    for dtype, num_ranks in (("float64", 1), ("bfloat16", 1), ("bfloat16", 2), ("bfloat16", 4)):
+        more = {"sharding": "full"} if num_ranks > 1 else {}
+        with trainer(language(dtype=dtype), "grpo", num_ranks, **more) as one:  # type: ignore[arg-type]
+            one.update(trajectories)
+            gradients[dtype, num_ranks] = read_gradient(one)
+            if num_ranks == 4:
+                saved = save_checkpoint(tmp_path, one.policy, one, {"update": 1, "state": {}})
+                originals, weights = read_originals(one), copy.deepcopy(one.policy.state_dict())
+    exact, alone = gradients["float64", 1], gradients["bfloat16", 1]
+    rounding = (alone - exact).norm()
+    assert 1e-3 < rounding / exact.norm() < 0.05  # x86_64: 0.0106
+    for num_ranks in (2, 4):
+        assert (gradients["bfloat16", num_ranks] - alone).norm() < rounding  # x86_64: 0.3 of it
+    assert originals and all(tensor.dtype == torch.float32 for tensor in originals.values())
+    for num_ranks, more in ((2, {"sharding": "full"}), (1, {"sharding": "full"}), (1, {})):
+        with trainer(language(dtype="bfloat16"), "grpo", num_ranks, **more) as later:  # type: ignore[arg-type]
+            load_checkpoint(saved, later.policy, later)
+            assert all(torch.equal(later.policy.state_dict()[name], weights[name]) for name in weights)
+            found = read_originals(later)
+            assert found.keys() == originals.keys()
+            assert all(torch.equal(found[name], originals[name]) for name in originals)
 
 
 @pytest.mark.slow

@@ -191,6 +191,8 @@ def _read_for_env(env: str, settings: list[str]) -> RunConfig:
 
 
 def _describe_resume(args: argparse.Namespace) -> str:
+    if int(os.environ.get("RANK", "0")) > 0:
+        return "This was a rank; the run is the process with RANK=0."
     if args.resume:
         return f"Continue with: stepwell train --resume {args.resume}"
     begun = list_newest_runs(args.folder, since=args.began) if args.folder else []

@@ -22,6 +22,7 @@ from torch import Tensor
 from stepwell.config.training import TrainConfig
 from stepwell.config.workers import OnDeadRank
 from stepwell.core import WeightsError, WorkerError
+from stepwell.core.text import take_first_line
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.optimizer import Optimizer
 from stepwell.training.policy import Policy
@@ -35,6 +36,7 @@ Result = TypeVar("Result")
 Taken = tuple[list[TrajectoryMinibatch], RankedPolicy, RankOptimizer]
 MAX_DEATHS = 8
 """Deaths of ranks in a row, without an update between them, after which a run gives up."""
+_WITH = {"shrink": "on the ranks that are left", "wait": "as soon as all ranks are there again"}
 
 
 class RankGroup:
@@ -53,6 +55,8 @@ class RankGroup:
         self.policy, self.optimizer, self.config = policy, optimizer, config
         self.launcher, self.on_dead_rank, self.timeout_s = launcher, on_dead_rank, timeout_s
         self.num_deaths = 0
+        self.note: Callable[[str], None] = print
+        """Reports a death that the run survives."""
         self._ranks: Ranks | None = None
         self._is_state_behind = False  # the ranks have newer optimizer states than `optimizer`
         self._shards: Path | None = None  # from which the next ranks take their states
@@ -106,10 +110,11 @@ class RankGroup:
                 self._take_over()
                 self.num_deaths = 0
                 return result
-            except WorkerError:
+            except WorkerError as error:
                 if self.on_dead_rank == "stop" or self._ranks is None:
                     self.close()
                     raise
+                self.note(f"{take_first_line(error)}; the update runs again {_WITH[self.on_dead_rank]}")
                 self._replace_ranks()
             except WeightsError:  # those of the ranks are not to be kept
                 self.close()

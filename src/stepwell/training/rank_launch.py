@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from stepwell.core.child_process import ChildProcess, limit_threads
 from stepwell.core.fork_server import MODEL_MODULES
+from stepwell.training.rank_link import receive_message
 
 
 @dataclass(eq=False)
@@ -28,6 +29,8 @@ class RankPeer:
     process: ChildProcess | None = None
     pid: int = 0
     place: str = ""
+    is_bereft: bool = False
+    """It has said that another rank left it alone."""
 
     def __str__(self) -> str:
         where = f"{self.place}, {self.device}" if self.place else self.device
@@ -46,6 +49,19 @@ class RankPeer:
         """Whether nothing came from it that was not read: it is stopped, or it is waiting for others."""
         readable, _, _ = select.select([self.link], [], [], 0.0)
         return not readable
+
+    def has_closed(self, timeout_s: float) -> bool:
+        """Whether a rank of another process has closed its connection without a word: it has died."""
+        if self.process is not None or self.is_bereft:
+            return False
+        self.link.settimeout(timeout_s)
+        try:
+            while (message := receive_message(self.link)) is not None:
+                if message[0]["is"] == "bereft":
+                    return False
+        except OSError as error:
+            return not isinstance(error, TimeoutError)
+        return True
 
     def wait(self, timeout_s: float) -> None:
         """Wait for its end at most this long."""

@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # who only joins a run needs no torch: its child does
     from torch import Tensor
 
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 _HEAD = struct.Struct("<IQ")
 _BUCKET_BYTES = 64 << 20
 Message = tuple[dict[str, Any], bytearray]
@@ -52,6 +54,28 @@ def _read_bytes(link: socket.socket, size: int) -> bytearray | None:
             return None
         place += count
     return found
+
+
+def find_interface(host: str) -> str | None:
+    """The network interface from which this machine reaches a host; None if the system does not say."""
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))  # nothing is sent
+        except OSError:
+            return None
+        own = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(probe, _GET_ADDRESS, struct.pack("256s", name.encode()))
+            except OSError:  # it has no address
+                continue
+            if found[20:24] == own:
+                return name
+    return None
 
 
 def view_bytes(tensor: Tensor) -> memoryview:

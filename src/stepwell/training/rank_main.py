@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 
 import torch
 
@@ -53,6 +54,8 @@ def serve_rank(link: socket.socket) -> int:
         if isinstance(error, OSError) or (
             isinstance(error, RuntimeError) and any(word in text for word in _OF_GROUP)
         ):
+            with suppress(OSError):  # the trainer may have no other way to know who has died
+                send_message(link, {"is": "bereft", "text": text})
             return BEREFT
         kind = "OutOfMemoryError" if isinstance(error, torch.OutOfMemoryError) else type(error).__name__
         try:

@@ -46,7 +46,14 @@ from stepwell.training.memory_budget import guess_tokens
 from stepwell.training.optimizer import ORIGINAL, Optimizer
 from stepwell.training.policy import Policy
 from stepwell.training.position_check import digest_positions
-from stepwell.training.rank_link import Named, describe_tensor, send_message, send_tensors, view_bytes
+from stepwell.training.rank_link import (
+    Named,
+    describe_tensor,
+    find_interface,
+    send_message,
+    send_tensors,
+    view_bytes,
+)
 from stepwell.training.rank_memory import map_weights
 from stepwell.training.rank_share import RankShare
 from stepwell.training.rank_weights import RankWeights
@@ -55,7 +62,6 @@ from stepwell.training.sharding import ShardedPolicy, make_reference
 
 KINDS: dict[str, Any] = {"CausalLMPolicy": CausalLMPolicy, "VLMPolicy": VLMPolicy, "VLAPolicy": VLAPolicy}
 _KINDS = ("logprobs", "values", "entropies")
-_LOOPBACK = "lo"
 
 
 class RankWorker:
@@ -305,8 +311,8 @@ def open_policy(words: dict[str, Any], device: torch.device) -> Policy:
 def join_group(words: dict[str, Any]) -> None:
     """Join the process group of all ranks."""
     host, timeout = words["host"], timedelta(seconds=words["timeout_s"])
-    if host == "127.0.0.1" and Path("/sys/class/net", _LOOPBACK).exists():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)
+    if (interface := find_interface(host)) is not None:  # Gloo would ask what the machine's own name means
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # a wait raises instead of killing
     store = TCPStore(host, words["port"], is_master=False, timeout=timeout)
     dist.init_process_group(

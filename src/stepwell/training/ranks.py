@@ -311,6 +311,9 @@ class Ranks:
                     until = time.monotonic() + timeout_s
                 elif words["is"] == "failed":
                     _raise_rank_error(waiting[link], words)
+                elif words["is"] == "bereft":
+                    waiting[link].is_bereft = True
+                    raise ConnectionError(words["text"])
                 else:
                     found[waiting[link].rank] = RankAnswer(words, payload, {})
         answers = [found[peer.rank] for peer in peers]
@@ -334,9 +337,14 @@ class Ranks:
         for peer in self.peers:
             if peer.exit_code not in (None, _BEREFT):
                 return f"{peer} {peer.describe_end()}"
-        silent = [peer for peer in self.peers if not peer.has_died()] or self.peers
         reason = take_first_line(error)
-        return f"{' or '.join(map(str, silent))} did not answer within {self.timeout_s:g} s ({reason})"
+        if isinstance(error, TimeoutError):
+            silent = [peer for peer in self.peers if not peer.has_died()] or self.peers
+            return f"{' or '.join(map(str, silent))} did not answer within {self.timeout_s:g} s ({reason})"
+        lost = [peer for peer in self.peers if peer.has_closed(_GRACE_S / len(self.peers))]
+        if lost:
+            return f"{' and '.join(map(str, lost))} closed {'its' if len(lost) == 1 else 'their'} connection"
+        return f"the ranks of the trainer lost each other ({reason})"
 
     def list_lost(self) -> list[int]:
         """The ranks that died by themselves, or that do not answer: not those that another one left alone."""

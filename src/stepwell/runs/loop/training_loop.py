@@ -114,6 +114,8 @@ class TrainingLoop:
         self._learner = BatchLearner(
             self.config, self.components, self.monitor.note, self.failures, credit=self._credit
         )
+        if self.components.trainer.ranks is not None:
+            self.components.trainer.ranks.note = self.monitor.note
 
     @property
     def runner(self) -> EpisodeRunner:
