@@ -80,24 +80,25 @@ def test_turns_come_in_the_order_of_the_indices(name: str) -> None:
 
 @pytest.mark.parametrize("name", WAITING)
 def test_an_environment_that_raises_costs_its_own_turn_only(name: str) -> None:
-    with EnvBatch(name, {}, 5) as batch:
-        begun = batch.reset(walks(0, 13, 2, 3, 4))
+    with EnvBatch(name, {}, 6) as batch:
+        begun = batch.reset(walks(0, 13, 2, 3, 4, 5))
         assert "environment 1) raised RuntimeError: no such walk" in str(begun[1].error)
-        assert [turn.error is None for turn in begun] == [True, False, True, True, True]
-        actions: list[Any] = [("go",), ("go",), ("raise",), ("exit",), ("cancel",)]
-        turns = batch.step(range(5), actions)
+        assert [turn.error is None for turn in begun] == [True, False, True, True, True, True]
+        actions: list[Any] = [("go",), ("go",), ("raise",), ("exit",), ("cancel",), ("interrupt",)]
+        turns = batch.step(range(6), actions)
         words = [
             "None",
             "call reset before step",
             "RuntimeError: the way is closed",
             "SystemExit: 3",
             "Cancel",
+            "KeyboardInterrupt: not by a person",
         ]
         assert all(word in str(turn.error) for word, turn in zip(words, turns, strict=True))
         assert isinstance(turns[2].error, EnvError) and isinstance(turns[2].error.__cause__, RuntimeError)
-        again = batch.reset(walks(13, 2, 3, 4), [0, 2, 3, 4])
-        assert [turn.error is None for turn in again] == [False, True, True, True]
-        assert [turn.error for turn in batch.step([2, 3, 4], [("go",)] * 3)] == [None] * 3
+        again = batch.reset(walks(13, 2, 3, 4, 5), [0, 2, 3, 4, 5])
+        assert [turn.error is None for turn in again] == [False, True, True, True, True]
+        assert [turn.error for turn in batch.step([2, 3, 4, 5], [("go",)] * 4)] == [None] * 4
 
 
 @pytest.mark.parametrize("name", WAITING)

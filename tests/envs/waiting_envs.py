@@ -22,7 +22,7 @@ IN_THREADS = "tests.envs.waiting_envs:InThreads"
 ON_LOOP = "tests.envs.waiting_envs:OnLoop"
 WAITING = (IN_THREADS, ON_LOOP)
 PATIENCE_S = 60.0
-NAMES = ("go", "meet", "raise", "exit", "cancel", "hang", "talk")
+NAMES = ("go", "meet", "raise", "exit", "interrupt", "cancel", "hang", "talk")
 
 
 class Meeting:
@@ -65,6 +65,8 @@ class Walk:
             raise RuntimeError("the way is closed")
         if action == "exit":
             sys.exit(3)
+        if action == "interrupt":
+            raise KeyboardInterrupt("not by a person")
         if action == "cancel":
             raise RuntimeError("Cancelled")
         self.place += self.rng.random()

@@ -5,7 +5,7 @@ connection. A simulator is a process, so a simulator has one such loop.
 
 Invariants
 * `run_on_env_loop` may be called by any thread but the loop's own, where it would wait for itself.
-* Code that calls `sys.exit` on the loop does not end it.
+* Code that calls `sys.exit` on the loop, or raises `KeyboardInterrupt`, does not end it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def get_env_loop() -> asyncio.AbstractEventLoop:
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     while True:
-        with contextlib.suppress(SystemExit):
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):  # Ctrl-C comes elsewhere
             loop.run_forever()
 
 

@@ -43,6 +43,7 @@ from stepwell.envs.turns import (
 
 MAX_THREADS = 32
 _CLOSE_S = 30.0
+_RAISED = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)  # by environments on the loop
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -147,11 +148,11 @@ class LoopEnvs:
         async with self._turns[index]:
             try:
                 turn = await play
-            except (Exception, SystemExit, asyncio.CancelledError) as error:
+            except _RAISED as error:
                 return make_failed_turn(self._name, index, error)
             try:
                 turn.state = await read_state_async(self.envs[index]) if with_state else {}
-            except (Exception, SystemExit, asyncio.CancelledError) as error:
+            except _RAISED as error:
                 note_failed_state(turn, self._name, error)
             return turn
 
