@@ -155,8 +155,6 @@ class RecordedParity(ParityCheck):
 
     def judge_gaps(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> None:
         row = {"mean": gaps.mean_abs, "max": gaps.max_abs, "tokens": gaps.num_tokens}
-        if self._monitor is not None:
-            self._monitor.errors = None
         began = time.perf_counter()
         try:
             super().judge_gaps(place, gaps, measure_errors)

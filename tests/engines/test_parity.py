@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engines.models import prompts_of, small_model
 
+from stepwell.config.outputs import ParityConfig
 from stepwell.core.arrays import FloatArray
 from stepwell.core.errors import InputError, ParityError
 from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps, MeasureErrors, step_and_token
@@ -20,6 +22,7 @@ from stepwell.core.step import Step, TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
 from stepwell.engines.embedded import EmbeddedEngine
 from stepwell.engines.parity import ParityMonitor, check_parity
+from stepwell.runs.loop.parity_check import ParityCheck
 
 
 class PlainScorer:
@@ -196,11 +199,31 @@ def test_a_policy_whose_logits_grow_rounds_more_and_is_not_stopped_for_it() -> N
         assert verdict.fault is not None and "0.99 quantile is 0.63" in verdict.fault
 
 
+def test_outliers_of_a_policy_that_fell_apart_stop_it_neither_then_nor_later() -> None:
+    monitor = ParityMonitor("bfloat16")
+    apart = gaps_of(np.concatenate([np.full(16000, 0.09), np.full(364, 0.63), np.full(20, 1.2)]))
+    for seed in range(20):  # 20 of 16,384 tokens differ by more than 1; one in 1000 may
+        verdict = monitor.judge_gaps(apart, lambda share, seed=seed: errors_of(seed))  # type: ignore[misc]
+        assert verdict.fault is None and verdict.outlier is not None
+    assert monitor.judge_gaps(bfloat16_gaps(0, outliers=[1.5]), lambda share: errors_of(1)).fault is None
+    assert monitor.judge_gaps(apart, lambda share: errors_of(3, fault=1.5)).fault is not None
+
+
 def test_large_gaps_by_a_trainer_that_rounds_more_than_the_engine_are_a_fault() -> None:
     errors = errors_of(3, fault=1.5)
     swapped = LogprobErrors(errors.trainer, errors.engine, errors.token_ids)
     gaps = gaps_of(np.concatenate([np.zeros(2600), np.full(133, 0.63)]))
     assert ParityMonitor("bfloat16").judge_gaps(gaps, lambda share: swapped).fault is not None
+
+
+def test_a_run_in_16_bits_records_how_often_the_engine_was_farther_off() -> None:
+    runner = SimpleNamespace(dtype=torch.bfloat16)
+    check = ParityCheck(ParityConfig(), lambda: runner, pytest.fail)  # type: ignore[arg-type, return-value]
+    assert check.read_figures() == {}
+    check.judge_gaps("update 1", bfloat16_gaps(1), lambda share: errors_of(1))
+    assert check.read_figures() == {"parity/engine_farther": errors_of(1).engine_farther}
+    check.judge_gaps("update 2", bfloat16_gaps(2), lambda share: None)  # no memory for the truth
+    assert check.read_figures() == {}
 
 
 def test_a_quarter_of_the_tokens_is_measured_and_all_of_them_when_that_is_suspicious() -> None:

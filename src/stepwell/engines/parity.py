@@ -20,8 +20,8 @@ engine the worse one more often, even if it is as small as rounding.
                                                    └► no ─► the last updates together: too often? ─► fault
 
 Invariants
-* One outlier is reported and never fatal in 16 bits. Nor are large gaps, if neither side is the worse one:
-  the logits of a policy that falls apart grow, and round more.
+* One outlier is reported and never fatal in 16 bits. Nor are large gaps, however many tokens are outliers
+  then, if neither side is the worse one: the logits of a policy that falls apart grow, and round more.
 * A fault is looked for in every update, also one that does not move the mean gap.
 """
 
@@ -81,34 +81,38 @@ class ParityMonitor:
         self.tolerance = TOLERANCE[dtype] if tolerance is None else tolerance
         if not self.tolerance > 0:
             raise InputError(f"tolerance must be positive, got {tolerance}")
-        self.errors: LogprobErrors | None = None  # from the last time the truth was computed
+        self.errors: LogprobErrors | None = None  # of the last update, if the truth was computed
         self._pause = 0  # updates until the truth is computed again
         self._biases: deque[_Bias] = deque(maxlen=WINDOW)
         self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW)
 
     def judge_gaps(self, gaps: LogprobGaps, measure_errors: MeasureErrors | None = None) -> ParityVerdict:
         """Tell faults from rounding. `measure_errors` compares a share of the steps with the truth."""
-        self._recent.append((gaps.num_tokens, gaps.count_beyond(self.tolerance)))
+        self.errors = None
         large = self._find_large_gaps(gaps)
         excuse = None if large is None else self._excuse_rounding(measure_errors)
-        fault = (
-            self._find_fault(gaps) or (large if excuse is None else None) or self._find_bias(measure_errors)
-        )
+        size = self._find_many_beyond(gaps) if large is None else large if excuse is None else None
+        fault = self._find_impossible(gaps) or size or self._find_bias(measure_errors)
         if fault is not None:
-            self._recent.pop()  # a run that continues anyway does not get the same fault twice
             return ParityVerdict(fault=fault)
         if large is not None:
             return ParityVerdict(outlier=f"{gaps}; {large}; {excuse}")
         return ParityVerdict(outlier=str(gaps) if gaps.max_abs > self.tolerance else None)
 
-    def _find_fault(self, gaps: LogprobGaps) -> str | None:
+    def _find_impossible(self, gaps: LogprobGaps) -> str | None:
         limit = IMPOSSIBLE.get(self.dtype, np.inf) * self.tolerance / TOLERANCE[self.dtype]
         if not gaps.max_abs < np.inf:
             return "some logprobs are not finite"
         if gaps.max_abs > limit:
             return f"a difference above {limit:g} cannot be rounding in {self.dtype}"
+        return None
+
+    def _find_many_beyond(self, gaps: LogprobGaps) -> str | None:
+        """Find too many outliers in this update and the last ones whose typical gaps were small."""
+        self._recent.append((gaps.num_tokens, gaps.count_beyond(self.tolerance)))
         num_tokens, num_beyond = (sum(column) for column in zip(*self._recent, strict=True))
         if num_beyond > max(1.0, MAX_SHARE_BEYOND * num_tokens):
+            self._recent.pop()  # a run that continues anyway does not get the same fault twice
             return (
                 f"{num_beyond} of the last {num_tokens} tokens differ by more than {self.tolerance:g}; "
                 f"one in {1 / MAX_SHARE_BEYOND:.0f} may"

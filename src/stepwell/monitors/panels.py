@@ -175,6 +175,12 @@ PANELS = (
         "The same gap for the worst tokens. A single peak is harmless; a rising level is a fault.",
         labels={"parity/quantile_99": "99 of 100 are below", "parity/max": "worst"},
     ),
+    Panel(
+        "Engine farther from float32",
+        ("parity/engine_farther",),
+        "Share of tokens in which the engine is farther from a result in 32 bits than the trainer. "
+        "About one half is rounding; more is a fault.",
+    ),
     # --- cost ------------------------------------------------------------------------------
     Panel(
         "Tokens per second",

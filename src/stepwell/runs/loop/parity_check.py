@@ -89,6 +89,11 @@ class ParityCheck:
             )
         self._note(f"{place}: {text}")
 
+    def read_figures(self) -> dict[str, float]:
+        """The share of the last update's tokens in which the engine was the worse one; only in 16 bits."""
+        errors = None if self._monitor is None else self._monitor.errors
+        return {} if errors is None else {"parity/engine_farther": errors.engine_farther}
+
     def _find_logprob_fault(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> str | None:
         if self._monitor is None:
             dtype = str(self._read_runner().dtype).removeprefix("torch.")

@@ -284,6 +284,7 @@ class TrainingLoop:
         played = time.perf_counter()
         checks = self._parity.start_update(self.state.update + 1) if self._source.is_fresh else None
         metrics = self._learner.learn_from(self.state.update + 1, batch, checks)
+        metrics |= {} if checks is None else self._parity.read_figures()
         if self._may_roll_back:
             metrics["guard/rollbacks"] = float(self.state.num_rollbacks)
         learnt = time.perf_counter()
