@@ -76,6 +76,7 @@ class BatchLearner:
             replay_teaches_critic=self.config.replay.teaches_critic,
             keep_credit=None if self.credit is None else partial(self.credit.keep, update),
         )
+        metrics |= {} if checks is None else checks.read_figures()
         return metrics if replayed is None else metrics | replayed.figures
 
     def _apply_outcomes(self, trajectories: Sequence[Trajectory]) -> int:

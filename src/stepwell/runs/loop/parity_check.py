@@ -34,6 +34,7 @@ class UpdateChecks:
     judge_weights: Callable[[], None]
     judge_positions: Callable[[str], None]
     judge_gaps: Callable[[LogprobGaps, MeasureErrors], None]
+    read_figures: Callable[[], dict[str, float]]
 
 
 class ParityCheck:
@@ -52,6 +53,7 @@ class ParityCheck:
             partial(self.judge_weights, place),
             partial(self.judge_positions, place),
             partial(self.judge_gaps, place),
+            self.read_figures,
         )
 
     def judge_weights(self, place: str) -> None:

@@ -284,7 +284,6 @@ class TrainingLoop:
         played = time.perf_counter()
         checks = self._parity.start_update(self.state.update + 1) if self._source.is_fresh else None
         metrics = self._learner.learn_from(self.state.update + 1, batch, checks)
-        metrics |= {} if checks is None else self._parity.read_figures()
         if self._may_roll_back:
             metrics["guard/rollbacks"] = float(self.state.num_rollbacks)
         learnt = time.perf_counter()
@@ -376,8 +375,6 @@ class TrainingLoop:
                 self.workers.close()
         finally:
             self.components.close()
-
-    # --- the record -----------------------------------------------------------------------
 
     def _save_checkpoint(self, *, is_numbered: bool = True, waits: bool = False) -> None:
         """Save a checkpoint, or only the best weights if they are due; `waits` until it is on disk."""
