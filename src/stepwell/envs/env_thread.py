@@ -49,9 +49,7 @@ class EnvThread:
                 future.set_result(do())
             except Exception as error:
                 future.set_exception(error)
-            except (
-                BaseException
-            ) as error:  # would end the event loop that receives it; Ctrl-C comes elsewhere
+            except BaseException as error:  # would end the loop that receives it; Ctrl-C comes elsewhere
                 failure = EnvError(f"the environment raised {describe_error(error)}")
                 failure.__cause__ = error
                 future.set_exception(failure)
