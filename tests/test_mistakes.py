@@ -51,6 +51,12 @@ FILES: dict[str, str | bytes] = {
     "parquet.jsonl": b"PAR1\x00\x01\xff\x00\x00",
     "separators.jsonl": '{"question": "a\u2028b", "split": "train"}\n'
     '{"question": "c", "split": "held_out"}\n',
+    **dict.fromkeys(
+        ("jsonl_rows.csv", "jsonl_rows.parquet"),
+        '{"question": "a, b", "split": "train"}\n{"question": "c", "split": "held_out"}\n',
+    ),
+    "csv_rows.jsonl": "question,split\na,train\nc,held_out\n",
+    "chats.jsonl": '{"messages": [{"role": "assistant", "content": "b"}]}\n',
     "split.jsonl": '{"question": 1, "split": "test"}\n',
     "study.toml": "[study]\nfoo = 1\n",
     "text.db": "this is a text and no database, however long it is made. " * 20,
@@ -78,6 +84,12 @@ FILES: dict[str, str | bytes] = {
             ("list_actions", 'ActionSpace(("More", "Less"))', '["More", "Less"]'),
             ("dict_description", 'EnvDescription(name, "Count.", ', "dict(name=name, actions="),
             ("wrong_oracle", '["More"]', '["Plus"]'),
+            ("no_classmethod", "    @classmethod\n", ""),
+            ("set_task", '{"n": seed % 50}', '{"n": {seed % 50}}'),
+            ("raising_task", "return Task(", "return Map("),
+            ("same_task", "seed % 50", "7"),
+            ("no_oracle", 'return ["More"]', "return None"),
+            ("nan_reward", "Effect(1.0", 'Effect(float("nan")'),
             ("raising_oracle", 'return ["More"]', 'raise KeyError("map")'),
         )
     },
@@ -163,7 +175,7 @@ def test_what_is_no_mistake_is_done_as_the_page_says(
 
 def test_the_page_holds_the_mistakes_that_people_make() -> None:
     rows = list(read_rows())
-    assert len(rows) >= 70
+    assert len(rows) >= 170
     assert all(len(message) > 20 for _, message in rows)
     assert {command.split()[1] for command, _ in rows} >= {
         "train",
@@ -186,6 +198,9 @@ def test_the_page_holds_the_mistakes_that_people_make() -> None:
         ("peft", "lora", "train frozenlake policy.lora.rank=4 --dry-run"),
         ("psycopg", "postgres", "train frozenlake pool.url=postgresql://127.0.0.1/none --dry-run"),
         ("mlflow", "mlflow", "train frozenlake monitor.mlflow=true --dry-run"),
+        ("gymnasium_robotics", "fetch", "envs check fetch"),
+        ("scienceworld", "scienceworld", "envs check scienceworld"),
+        ("lucide", "svg", "envs check svg"),
     ],
 )
 def test_a_package_that_is_not_installed_is_one_line_with_its_extra(
@@ -205,7 +220,8 @@ def test_a_package_that_is_not_installed_is_one_line_with_its_extra(
 
 def run_without(module: str, command: str, told: Path) -> None:
     """Run a command as where a module is not installed; what it imported before is forgotten."""
-    forgotten = ("stepwell.services", "stepwell.envs.web", "stepwell.envs.navigation", f"{module}.")
+    envs = tuple(f"stepwell.envs.{name}" for name in ("web", "navigation", "svg", "registry"))
+    forgotten = ("stepwell.services", *envs, f"{module}.")
     for name in [name for name in sys.modules if name.startswith(forgotten)]:
         del sys.modules[name]
     sys.modules[module] = None  # type: ignore[assignment]

@@ -55,7 +55,7 @@ def test_settings_may_stand_before_and_behind_options(capsys: pytest.CaptureFixt
     assert ended.value.code == 2
     assert "unrecognized arguments: --dry-ran" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["recipes", "steppo", "seed=1"])
+        main(["demo", "seed=1"])
     assert "unrecognized arguments: seed=1" in capsys.readouterr().err
 
 

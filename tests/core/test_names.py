@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepwell.core.names import describe_missing_module, find_nearest, measure_likeness, suggest_name
+from stepwell.core.names import (
+    describe_missing_module,
+    find_nearest,
+    measure_likeness,
+    suggest_file,
+    suggest_name,
+)
 from stepwell.core.text import take_first_line
 
 RECIPES = ["steppo", "ppo", "grpo", "rloo", "gigpo", "gspo", "sft"]
@@ -54,11 +61,22 @@ def test_likeness_is_one_for_equal_names_and_between_zero_and_one_for_all(one: s
     assert one == other or measure_likeness(one, other) < 1.0
 
 
+def test_a_file_that_is_not_there_is_answered_by_the_nearest_beside_it(tmp_path: Path) -> None:
+    for name in ("tasks.jsonl", "tasks.csv", "agent.py", "agent.toml"):
+        (tmp_path / name).touch()
+    guess = "; did you mean '{}'?".format
+    assert suggest_file(tmp_path / "taks.jsonl") == guess(tmp_path / "tasks.jsonl")
+    assert suggest_file(tmp_path / "agnt.toml") == guess(tmp_path / "agent.toml")
+    assert suggest_file(tmp_path / "tasks.josnl").count("tasks.") == 2  # of both endings
+    assert suggest_file(tmp_path / "unlike.txt") == suggest_file(tmp_path / "no" / "folder") == ""
+
+
 def test_a_missing_package_names_the_extra_that_installs_it() -> None:
     assert describe_missing_module("uvicorn.config") == (
         "the module 'uvicorn.config' is not installed: pip install 'stepwell[serve]'"
     )
     assert "pip install the package with 'nmpy'" in describe_missing_module("nmpy")
+    assert describe_missing_module("wandb").endswith(": pip install wandb")
 
 
 def test_an_error_without_words_is_told_by_its_type() -> None:

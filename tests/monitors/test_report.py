@@ -229,7 +229,7 @@ def test_what_never_changes_is_told_as_text_with_its_value_and_not_drawn() -> No
         "Distance (KL)": ("not a number", ""),
         "Probability ratio": ("1", ""),
         "Learning rate": ("0.0008", ""),
-        "my/own": ("0, without a value in 1 of 3", ""),
+        "my/own": ("0, measured in 2 of 3", ""),
     }
 
 
@@ -251,7 +251,32 @@ def test_a_failure_of_the_agent_in_one_update_alone_is_drawn_as_a_peak() -> None
 def test_a_single_update_is_told_as_text(tmp_path: Path) -> None:
     make_run(tmp_path, num_updates=1)
     text = " ".join(Page(write_report(tmp_path).read_text()).text.split())
-    assert "Did not change" in text and "my/metric3" in text
+    assert "In its only update" in text and "my/metric3" in text and "Did not change" not in text
+    assert "Recorded once" in text  # the warm start, too
+
+
+def test_a_figure_measured_once_among_many_updates_says_so() -> None:
+    (panel,) = panels_of(my__check=[math.nan, 0.25, math.nan]).values()
+    assert (panel.last, panel.svg) == ("0.25, measured once", "")
+
+
+def test_a_single_evaluation_is_a_sentence_and_no_curve_and_no_comparison(tmp_path: Path) -> None:
+    make_run(tmp_path, num_updates=2)
+    page = Page(write_report(tmp_path).read_text())
+    assert "Held-out success was measured once, at update 0: 0.25." in page.text
+    assert "The evaluation as a table" in page.text and "What it is worth" not in page.text
+    assert not any(attrs.get("name") == "axis" for _, attrs in page.tags)
+
+
+def test_a_curve_is_not_drawn_over_what_did_not_move(tmp_path: Path) -> None:
+    monitor = JsonlMonitor()
+    monitor.start(RunInfo(tmp_path, "r", "frozenlake", "steppo", 5, 8))
+    for update in (0, 1):
+        monitor.record(LogEntry("eval", update, 9.0 * update, 0, {"success": 0.5, "low": 0.4, "high": 0.6}))
+    monitor.close()
+    page = Page(write_report(tmp_path).read_text())
+    ids = [attrs["id"] for _, attrs in page.tags if attrs.get("name") == "axis"]
+    assert ids == ["axis-time_s", "axis-update"]  # no step of the environment was made
 
 
 def test_the_warm_start_is_drawn_over_its_updates_without_charts_of_its_counters() -> None:
@@ -334,6 +359,16 @@ def test_a_robot_that_writes_nothing_has_no_box_for_it(tmp_path: Path) -> None:
     keep_episodes(tmp_path, reply="<answer>Left</answer>")
     text = Page(write_report(tmp_path).read_text()).text
     assert "Writes" in text and "Does" not in text
+
+
+def test_a_robot_has_no_style_of_reasoning_among_its_facts(tmp_path: Path) -> None:
+    make_run(tmp_path, text='\n[agent]\nstrategy = "no_think"\n#')
+    keep_episodes(tmp_path)
+    facts = write_report(tmp_path).read_text().partition('class="facts"')[2].partition("</dl>")[0]
+    assert "no_think" not in facts
+    keep_episodes(tmp_path, reply="<answer>Left</answer>")
+    facts = write_report(tmp_path).read_text().partition('class="facts"')[2].partition("</dl>")[0]
+    assert "no_think" in facts
 
 
 def test_many_large_images_leave_the_report_below_five_megabytes(tmp_path: Path) -> None:

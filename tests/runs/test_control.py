@@ -70,7 +70,7 @@ def test_a_socket_that_a_killed_run_left_is_replaced(channel: ControlChannel, tm
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="choose among status, pause"):
+    with pytest.raises(InputError, match="Commands: status, pause"):
         send_command(tmp_path, "explode")
     with pytest.raises(InfraError, match="no run listens"):
         send_command(tmp_path, "pause")

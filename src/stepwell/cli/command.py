@@ -46,6 +46,16 @@ def add_command(
     return parser
 
 
+def take_shown_name(words: Sequence[str]) -> str | None:
+    """The name in `show NAME`, where `show` may be left out; none if nothing was typed."""
+    from stepwell.core.errors import ConfigError
+
+    names = words[words[:1] == ["show"] :]
+    if len(names) > 1 or len(names) < len(words[:1]):
+        raise ConfigError(f"write show NAME, with one name; got {' '.join(words)!r}")
+    return names[0] if names else None
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """The positional arguments CONFIG and key=value."""
     parser.add_argument("settings", nargs="*", metavar="CONFIG | key=value", help=SETTINGS_HELP)
@@ -75,8 +85,10 @@ def split_settings(settings: Sequence[str]) -> tuple[str | None, list[str]]:
         from stepwell.config.schema import find_field
 
         for text in sources:
-            if "." in text and not os.path.exists(text) and find_field(RunConfig, text.split(".")):
-                raise ConfigError(f"{text!r} is a setting without a value; write {text}=VALUE")
+            key, colon, value = text.partition(":")
+            if "." in key and not os.path.exists(text) and find_field(RunConfig, key.split(".")):
+                problem = "is written with =" if colon else "is a setting without a value"
+                raise ConfigError(f"{text!r} {problem}; write {key}={value or 'VALUE'}")
         raise ConfigError(f"{sources[0]!r} and {sources[1]!r} both name a configuration; give one")
     return (sources[0] if sources else None), [text for text in settings if text not in sources]
 
@@ -88,7 +100,7 @@ def run_folder(text: str) -> Path:
     folder = Path(text).expanduser()
     if (folder / RUN_FILE).is_file():
         return folder
-    beside = list_newest_runs(folder.parent)
+    beside = list_newest_runs(folder) or list_newest_runs(folder.parent) or list_newest_runs(Path("runs"))
     known = f" Runs there: {', '.join(map(str, beside[:5]))}" if beside else ""
     raise ConfigError(f"{text!r} is not a run folder: it has no {RUN_FILE}.{known}")
 

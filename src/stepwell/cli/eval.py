@@ -246,14 +246,18 @@ def _check_agent(agent: str) -> None:
     if agent in KNOWN_MODELS or find_agent_settings(agent) is not None or (folder / "config.json").is_file():
         return
     if folder.is_dir():
+        known = ", ".join(map(str, list_newest_runs(folder)[:5]))
         raise ConfigError(
             f"{agent!r} is neither a run folder (it has no {RUN_FILE}) nor a model (it has no config.json)"
+            f"{f'. Runs in it: {known}' if known else ''}"
         )
     if "/" not in agent or folder.parts[0] == "runs" or folder.parent.is_dir():
         if "/" in agent and (beside := list_newest_runs(folder.parent)):
             known = ", ".join(map(str, beside[:5]))
             raise ConfigError(f"there is no run folder {agent!r}. Runs there: {known}")
         models = suggest_name(agent, KNOWN_MODELS, "Built-in models")
+        if (Path("runs") / agent / RUN_FILE).is_file():
+            models = f"; did you mean 'runs/{agent}'?"
         if agent in list_preset_names():
             models = f". It is a preset; name what plays first: stepwell eval {KNOWN_MODELS[0]} {agent}"
         raise ConfigError(f"there is no run folder {agent!r}, and no built-in model has this name{models}")

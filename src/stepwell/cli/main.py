@@ -109,6 +109,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 143 if is_terminated else 130
 
 
+def _suggest_setting(option: str) -> str:
+    """The setting that was probably meant by an option that a command does not have."""
+    from stepwell.config.run import RunConfig
+    from stepwell.config.schema import find_field, find_table_model, suggest_key
+
+    key, equals, value = option.lstrip("-").partition("=")
+    if equals:
+        return f"; settings have no dashes: {key}={value}."
+    path = tuple(key.replace("-", "_").split("."))
+    near = re.findall(r"'([\w.]+)'", suggest_key(RunConfig, path).partition(" Known")[0])
+    fields = {name: find_field(RunConfig, name.split(".")) for name in near}
+    near = [name for name, field in fields.items() if field and not find_table_model(field.info)]
+    return f"; settings have no dashes: {' or '.join(f'{name}=VALUE' for name in near)}." if near else ""
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """As argparse does, but settings may also stand behind options."""
     words = sys.argv[1:] if argv is None else argv
@@ -118,8 +133,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if misplaced:
         command = args.parser
         guess = suggest_name(misplaced[0].partition("=")[0], command.list_options())
-        if not guess and "=" in misplaced[0] and hasattr(args, "settings"):
-            guess = f"; settings have no dashes: {misplaced[0].lstrip('-')}."
+        if not guess and hasattr(args, "settings"):
+            guess = _suggest_setting(misplaced[0])
         command.error(
             f"unrecognized arguments: {' '.join(misplaced)}{guess or '.'} See {command.prog} --help"
         )

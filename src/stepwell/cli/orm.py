@@ -142,7 +142,9 @@ def run_train(args: argparse.Namespace) -> int:
     from stepwell.runs.outcome_model.rollouts import read_rollouts
     from stepwell.runs.outcome_model.training import OutcomeTraining, train_outcome_model
     from stepwell.training.answer_model import AnswerTraining
+    from stepwell.workers.placement import check_device
 
+    check_device("--device", args.device)
     rate = args.learning_rate or (2e-3 if args.model in TINY_SIZES else 2e-5)
     settings = OutcomeTraining(
         model=args.model,
@@ -218,9 +220,11 @@ def _open_judge(args: argparse.Namespace) -> OutcomeJudge:
     from stepwell.config.judge import EndpointConfig
     from stepwell.rewards.outcome_model.endpoint import EndpointOutcomeJudge
     from stepwell.runs.outcome_model.model import OutcomeModel
+    from stepwell.workers.placement import check_device
 
     if args.judge.startswith(("http://", "https://")):
         return EndpointOutcomeJudge(EndpointConfig(url=args.judge, model=args.endpoint_model))
+    check_device("--device", args.device)
     return OutcomeModel.load(args.judge, device=args.device)
 
 

@@ -62,11 +62,17 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     folder = run_folder(args.run_folder) if args.run_folder else None
     config = read_settings(args.settings, default=folder)
+    from stepwell.core.errors import ConfigError
+    from stepwell.envs.registry import find_env_type
+
+    if find_env_type(config.env.name).is_robot:
+        raise ConfigError(
+            f"{config.env.name} is a robot, which acts by numbers and cannot be played by hand: "
+            "stepwell view RUN shows the episodes of a run"
+        )
     tasks = _draw_tasks(config, args)
     first = next(tasks, None)
     if first is None:
-        from stepwell.core.errors import ConfigError
-
         raise ConfigError(f"{config.env.name} has no task in split {args.split}; change env.held_out_share")
     from stepwell.runs.play.episode import PlaySession
 

@@ -6,7 +6,7 @@ import argparse
 import tomllib
 from typing import Any
 
-from stepwell.cli.command import add_command, console
+from stepwell.cli.command import add_command, console, take_shown_name
 from stepwell.core.names import suggest_name
 
 _EXAMPLES = (
@@ -31,13 +31,10 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from stepwell.config.presets import list_preset_names, read_preset_text
 
-    words = args.words[1:] if args.words[:1] == ["show"] else args.words
-    if not words and args.words:
-        words = [""]
-    if not words:
+    name = take_shown_name(args.words)
+    if name is None:
         _print_table()
         return 0
-    name = words[0]
     if name not in list_preset_names():
         from stepwell.core.errors import ConfigError
 

@@ -8,7 +8,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from stepwell.cli.command import add_command, console
+from stepwell.cli.command import add_command, console, take_shown_name
 
 if TYPE_CHECKING:
     from stepwell.algos.recipes import Recipe
@@ -29,18 +29,19 @@ def add(commands: Any) -> None:
         description="A recipe is a set of choices: credit, loss, value, KL, reward parts.",
         examples=_EXAMPLES,
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="show this one in full; or module:NAME")
+    parser.add_argument("words", nargs="*", metavar="show NAME", help="show this one in full; or module:NAME")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     from stepwell.algos.recipes import find_recipe
 
-    chosen = _find_all() if args.name is None else [find_recipe(args.name)]
+    name = take_shown_name(args.words)
+    chosen = _find_all() if name is None else [find_recipe(name)]
     if args.json:
         tables = [dataclasses.asdict(recipe) for recipe in chosen]
-        print(json.dumps(tables if args.name is None else tables[0], indent=2))
-    elif args.name is None:
+        print(json.dumps(tables if name is None else tables[0], indent=2))
+    elif name is None:
         _print_table(chosen)
     else:
         _print_one(chosen[0])

@@ -247,12 +247,14 @@ def run_shop(args: argparse.Namespace) -> int:
 def run_gateway(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
     from stepwell.services.http_server import serve
+    from stepwell.workers.placement import check_device
 
     if (args.model is None) == (args.upstream is None):
         raise ConfigError(
             "set --model (a policy that can be trained) or --upstream (another API, recorded only)"
         )
     config = _read_config(args)
+    check_device("--device", args.device)
     from stepwell.services.gateway.app import create_app
 
     gateway, close = _open_gateway(args, config)

@@ -58,6 +58,7 @@ def run_worker_host(args: argparse.Namespace) -> int:
     from stepwell.config.worker_service import WorkerServiceConfig
     from stepwell.envs.registry import read_options
     from stepwell.services.http_server import serve
+    from stepwell.workers.placement import check_device
 
     given = {
         **collect_service_settings(args),
@@ -69,6 +70,8 @@ def run_worker_host(args: argparse.Namespace) -> int:
         "lease_s": args.lease_s,
     }
     config = validate_settings(WorkerServiceConfig, args.config, given)
+    for device in config.devices:
+        check_device("--device", device)
     for name in {*config.envs, *config.env_options}:
         read_options(name, config.env_options.get(name))  # refuse a misspelt name or option before serving
     from stepwell.services.worker_host import create_worker_host_app

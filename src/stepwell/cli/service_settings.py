@@ -75,13 +75,14 @@ def _read_settings(file: str | None) -> dict[str, Any]:
     import tomllib
 
     from stepwell.core.errors import ConfigError
+    from stepwell.core.names import suggest_file
 
     if file is None:
         return {}
     try:
         return tomllib.loads(Path(file).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--config {file} cannot be read: {error}") from error
+        raise ConfigError(f"--config {file} cannot be read: {error}{suggest_file(file)}") from error
 
 
 def parse_host_options(texts: list[str]) -> dict[str, dict[str, Any]]:

@@ -45,6 +45,9 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from stepwell.core.errors import ConfigError
     from stepwell.runs.sft.sft import train_on_chats
+    from stepwell.workers.placement import check_device
+
+    check_device("--device", args.device)
 
     numbers = ("epochs", "batch_size", "learning_rate", "max_updates")
     for name in numbers:

@@ -42,7 +42,7 @@ from stepwell.config.run import RunConfig
 from stepwell.config.schema import Setting, describe_problem, find_field
 from stepwell.config.writing import dump_config
 from stepwell.core.errors import ConfigError
-from stepwell.core.names import suggest_name
+from stepwell.core.names import suggest_file, suggest_name
 from stepwell.core.user_objects import is_import_path
 
 __all__ = ["dump_config", "load_config", "parse_options"]
@@ -136,6 +136,11 @@ def _read_source(path: Path | str) -> _Source:
 
 
 def _read_text(file: Path) -> str:
+    if file.suffix == ".py":
+        raise ConfigError(
+            f"{file} is Python, and settings are TOML. For an environment of your own: --env {file}:CLASS; "
+            f"for an agent: demo --agent {file}:FUNCTION"
+        )
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -145,9 +150,11 @@ def _read_text(file: Path) -> str:
 def _describe_missing(text: str, name: str) -> str:
     if is_import_path(name):
         return f"config {text!r} names an environment; write a preset and it: own env.name={name}"
+    presets = list_preset_names()
+    guess = suggest_name(name, presets) or suggest_file(text) or "."
     return (
-        f"config {text!r} is neither a file nor a preset"
-        f"{suggest_name(name, list_preset_names(), 'Presets')}; anything else must be the path of a TOML file"
+        f"config {text!r} is neither a file nor a preset{guess} Presets: {', '.join(presets)}; "
+        "anything else must be the path of a TOML file"
     )
 
 

@@ -132,6 +132,7 @@ def describe_problem(model: type[BaseModel], found: Any) -> tuple[str, str]:
     table = find_table_model(setting.info) if isinstance(value, str) else None
     chosen_by = next((name for name in ("name", "kind") if table and name in table.model_fields), None)
     hint = f"; did you mean {setting.key}.{chosen_by}={value}?" if chosen_by else ""
+    hint = hint or suggest_name(str(value), _list_choices(setting.info.annotation))
     return setting.key, f"must be {setting.allowed_values}{got} {value!r}{hint}"
 
 
@@ -229,6 +230,12 @@ def _list_union_members(annotation: Any) -> tuple[Any, ...]:
 
 def _is_optional(info: FieldInfo) -> bool:
     return type(None) in _list_union_members(info.annotation)
+
+
+def _list_choices(annotation: Any) -> list[str]:
+    """The texts that a setting may hold, if they are few and named."""
+    kinds = (kind for kind in _list_union_members(annotation) if get_origin(kind) is Literal)
+    return [str(choice) for kind in kinds for choice in get_args(kind)]
 
 
 def _describe_type(kind: Any) -> str:

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from stepwell.core.errors import ConfigError
-from stepwell.core.names import suggest_name
+from stepwell.core.names import suggest_file, suggest_name
 
 
 def list_study_names() -> tuple[str, ...]:
@@ -27,7 +27,9 @@ def find_study(name: str | Path) -> Path:
     if path.is_dir():
         raise ConfigError(f"{str(name)!r} is a folder; give the TOML file of a study, or {_list_names()}")
     guess = (
-        suggest_name(str(name), list_study_names()) or f"; give the path of a TOML file, or {_list_names()}"
+        suggest_name(str(name), list_study_names())
+        or suggest_file(name)
+        or f"; give the path of a TOML file, or {_list_names()}"
     )
     raise ConfigError(f"study file {str(name)!r} does not exist, and no built-in study has this name{guess}")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stepwell.core.errors import ContractError
+from stepwell.core.errors import ContractError, MissingPackageError
 from stepwell.core.user_code import format_own_lines
 
 P = TypeVar("P")
@@ -62,6 +62,8 @@ def _find(checks: Sequence[Callable[[P], str]], probe: P, needs_first: bool) -> 
             finding = Finding(check.__name__, True, check(probe))
         except ContractError as broken:
             finding = Finding(check.__name__, False, str(broken))
+        except MissingPackageError:  # no fault of what is checked
+            raise
         except (Exception, SystemExit) as error:  # user code may raise anything
             finding = Finding(check.__name__, False, f"it raised:\n{format_own_lines(error)}")
         yield finding

@@ -25,6 +25,10 @@ class ConfigError(StepwellError, ValueError):
     """A setting is unknown, contradicts another, or names something that does not exist."""
 
 
+class MissingPackageError(ConfigError):
+    """A package that a part needs is not installed; the message has the command that installs it."""
+
+
 class EncodingError(StepwellError, ValueError):
     """Stored bytes are damaged, truncated, or not written by Stepwell."""
 

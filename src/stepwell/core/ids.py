@@ -32,7 +32,9 @@ def hash_content(value: Any) -> str:
     try:
         text = _ENCODER.encode(value)
     except (TypeError, ValueError) as error:
-        raise InputError(f"hash_content takes JSON values without NaN: {error}") from error
+        raise InputError(
+            f"content must be JSON values (texts, numbers but no NaN, truth values, lists, dicts): {error}"
+        ) from error
     return hash_bytes(text.encode())
 
 

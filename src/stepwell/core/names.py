@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 MIN_LIKENESS = 0.6
 _OF_WORDS = 0.85  # a match of some words counts less than a match of the whole name
@@ -28,6 +29,8 @@ _EXTRAS = {
     "trackio": ("trackio",),
     "mlflow": ("mlflow",),
 }
+
+_SAME_NAMES = ("anthropic", "openai", "tensorboard", "wandb")  # modules whose package has their name
 
 
 def suggest_name(typed: str, known: Iterable[str], title: str = "") -> str:
@@ -60,6 +63,21 @@ def find_nearest(typed: str, known: Iterable[str]) -> list[str]:
     return near if best[0] >= MIN_LIKENESS and len(near) <= 3 else []
 
 
+def suggest_file(typed: str | Path) -> str:
+    """The end of a message about a file or folder that is not there: the nearest one beside it.
+
+    Names are compared without their endings; among equally near ones those with the typed ending win.
+    """
+    path = Path(typed).expanduser()
+    beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+    near = find_nearest(path.stem, {other.stem for other in beside})
+    found = [other for other in beside if other.stem in near]
+    found = [other for other in found if other.suffix == path.suffix] or found
+    return (
+        f"; did you mean {' or '.join(repr(str(other)) for other in found)}?" if 0 < len(found) <= 3 else ""
+    )
+
+
 def measure_likeness(typed: str, name: str) -> float:
     """The likeness of a typed name and a known one, from 0 to 1 (equal up to capitals)."""
     whole = _compare(typed, name)
@@ -73,8 +91,8 @@ def describe_missing_module(name: str) -> str:
     """What to install for a module that cannot be imported."""
     top = name.partition(".")[0]
     extra = next((extra for extra, modules in _EXTRAS.items() if top in modules), None)
-    install = f"pip install 'stepwell[{extra}]'" if extra else f"pip install the package with {top!r}"
-    return f"the module {name!r} is not installed: {install}"
+    command = f"'stepwell[{extra}]'" if extra else top if top in _SAME_NAMES else f"the package with {top!r}"
+    return f"the module {name!r} is not installed: pip install {command}"
 
 
 def _split_name(name: str) -> list[str]:

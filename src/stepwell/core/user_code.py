@@ -21,7 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from stepwell.core.errors import ConfigError
-from stepwell.core.names import describe_missing_module, suggest_name
+from stepwell.core.names import describe_missing_module, suggest_file, suggest_name
 from stepwell.core.text import format_count, replace_half_surrogates
 
 NUM_FRAMES, MAX_ERROR = 4, 2000
@@ -71,14 +71,15 @@ def _import_by_name(name: str, wanted_by: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise ConfigError(f"{wanted_by}: there is no module {name!r} here or installed") from error
+        own = suggest_name(name, (file.stem for file in Path().glob("*.py")))
+        raise ConfigError(f"{wanted_by}: there is no module {name!r} here or installed{own}") from error
 
 
 def _import_file(where: str, wanted_by: str) -> ModuleType:
     path = Path(where).expanduser().resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise ConfigError(f"{wanted_by}: there is no file {where}")
+        raise ConfigError(f"{wanted_by}: there is no file {where}{suggest_file(where)}")
     loaded = sys.modules.get(path.stem)
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return loaded

@@ -20,15 +20,18 @@ import datetime
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ConfigError
+from stepwell.core.names import suggest_file
 from stepwell.core.text import take_first_line
 
 Row = tuple[str, dict[str, Any]]
 PREFIX = "datasets:"
+_JSON = re.compile(r'\s*\[?\s*\{\s*"')  # how rows in JSON begin, whatever the file's name says
 _HELD_OUT = ("test", "validation", "held_out", "eval")
 
 
@@ -42,7 +45,9 @@ def read_rows(source: str, setting: str) -> Iterator[Row]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{setting}: cannot read {path} ({error.strerror}); correct the path") from error
+        raise ConfigError(
+            f"{setting}: cannot read {path} ({error.strerror}){suggest_file(path) or '; correct the path'}"
+        ) from error
     return _read_content(path, content, setting)
 
 
@@ -71,7 +76,7 @@ def _read_content(path: Path, content: bytes, setting: str) -> Iterator[Row]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where} is neither Parquet nor UTF-8 text ({error}); save it as JSONL") from None
-    if ending & {".csv", ".tsv"}:
+    if ending & {".csv", ".tsv"} and not _JSON.match(text):
         return _read_csv(text, "\t" if ".tsv" in ending else ",", where)
     return _read_json_list(text, where) if text.lstrip()[:1] == "[" else _read_json_lines(text, where)
 

@@ -3,7 +3,7 @@
 Two packages (ScienceWorld, TextWorldExpress) start a Java process per engine and talk to it over py4j.
 
 Invariants
-* A missing package or a missing Java is a `ConfigError` that says what to install.
+* A missing package or a missing Java is a `MissingPackageError` that says what to install.
 * Whatever goes wrong in between (the process died, the connection broke) is an `EnvError`: it happened to
   the system, not to the agent. The engine is closed then, and the next reset starts another.
 * `stop` returns when the process is gone. The process also ends by itself when its parent is killed: it reads
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepwell.core import ConfigError, EnvError, InputError
+from stepwell.core.errors import MissingPackageError
 from stepwell.envs.base import Env
 from stepwell.envs.robots.packages import import_simulator
 
@@ -31,7 +32,7 @@ def start_engine(module: str, name: str, *, env: str, extra: str) -> Any:
     """A new engine: the class `name` of `module`, with its Java process."""
     package = import_simulator(module, env=env, extra=extra)
     if shutil.which("java") is None:
-        raise ConfigError(
+        raise MissingPackageError(
             f"the environment {env!r} needs Java, and there is no 'java' on the PATH: install a runtime, "
             "version 8 or later (Debian: apt-get install default-jre-headless)"
         )

@@ -15,6 +15,7 @@ Options are checked against the environment's own settings; a misspelt one is re
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from types import ModuleType
@@ -140,6 +141,8 @@ def _import_env_type(path: str) -> type[Env] | type[RobotEnv]:
         missing.insert(0, "name")
     if missing:
         raise ConfigError(f"env {path!r} is incomplete: {class_name} must define {', '.join(missing)}")
+    if inspect.isfunction(inspect.getattr_static(found, "make_task")):
+        raise ConfigError(f"env {path!r}: write @classmethod above make_task; tasks are made without an env")
     return found
 
 
@@ -160,6 +163,9 @@ def _describe_unknown_env(name: str) -> str:
     file = name if name.endswith(".py") else f"{name}.py"
     if os.path.isfile(file):
         return f"env {name!r} is a file; name the class in it as well: {name}:CLASS"
+    module, _, kind = name.replace("/", ".").rpartition(".")
+    if kind.isidentifier() and os.path.isfile(f"{module.replace('.', '/')}.py"):
+        return f"there is no env {name!r}; did you mean '{module}:{kind}'?"
     return (
         f"there is no env {name!r}{suggest_name(name, list_env_names(), 'Known')}, "
         f"{GYMNASIUM}:ID, or an import path module:Class"

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stepwell.config.base import Settings
-from stepwell.core import ConfigError, InputError, Split, Task
+from stepwell.core import ConfigError, InputError, Split, StepwellError, Task
+from stepwell.core.user_code import format_own_lines
 from stepwell.envs.base import require_type
 from stepwell.envs.registry import find_env_type, read_options
 
@@ -56,7 +57,7 @@ def list_distinct_tasks(
         seen
     ):
         num_draws += 1
-        task = require_type(kind, "make_task", kind.make_task(settings, draws.getrandbits(32)), Task)
+        task = _make_task(kind, settings, draws.getrandbits(32))
         if task.id in seen:
             misses += 1
             continue
@@ -64,3 +65,17 @@ def list_distinct_tasks(
         misses = 0
         if task.split(held_out_share) == split:
             yield task
+
+
+def _make_task(kind: Any, settings: Settings, seed: int) -> Task:
+    """A task of an environment, which may be a user's own and fail."""
+    try:
+        made = kind.make_task(settings, seed)
+    except (StepwellError, ImportError) as error:
+        if isinstance(error, InputError):
+            raise ConfigError(f"{kind.__name__}.make_task: {error}") from error
+        raise
+    except Exception as error:
+        raise ConfigError(f"{kind.__name__}.make_task failed:\n{format_own_lines(error)}") from error
+    task: Task = require_type(kind, "make_task", made, Task)
+    return task

@@ -126,11 +126,12 @@ def _is_constant(row: Sequence[float]) -> bool:
 
 
 def _format_constant(row: Sequence[float]) -> str:
-    """The constant value, and how often it was missing."""
-    num_missing = sum(not math.isfinite(value) for value in row)
-    is_mixed = 0 < num_missing < len(row)
+    """The constant value, and how often it was measured if not always."""
     finite = [value for value in row if math.isfinite(value)]
-    return _format_last(finite) + (f", without a value in {num_missing} of {len(row)}" if is_mixed else "")
+    if not 0 < len(finite) < len(row):
+        return _format_last(finite)
+    how_often = "once" if len(finite) == 1 else f"in {len(finite)} of {len(row)}"
+    return f"{_format_last(finite)}, measured {how_often}"
 
 
 def _choose_title(panel: Panel, name: str, rows: dict[str, list[float]]) -> str:

@@ -194,7 +194,7 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
             (size, draw_bar_chart(bars, title="held-out success", width=width, high=1.0))
             for size, width in _SIZES
         ],
-        "has_bars": bool(bars) and not run.is_evaluation,
+        "has_bars": len(bars) > 1 and not run.is_evaluation,
         "figures": summary.more.get("figures", []) if summary and run.is_evaluation else [],
         "curves": [
             (
@@ -203,6 +203,7 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
                 [(size, draw_learning_curve(run.entries, axis, levels, width)) for size, width in _SIZES],
             )
             for axis, label in AXES.items()
+            if len({getattr(row["entry"], axis) for row in evals}) > 1  # else all points lie on one line
         ],
         "evals": evals,
         "timelines": [(size, draw_timeline(run.timeline, width)) for size, width in _SIZES]
@@ -210,10 +211,12 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
         else [],
         **tabulate_phases(run.phases),
         "agent_failures": _count_agent_failures(run),
+        "num_warm": sum(entry.kind == "warm_start" for entry in run.entries),
+        "num_updates": sum(entry.kind == "update" for entry in run.entries),
         "panels": draw_training_panels(run.entries),
         "warm_panels": draw_warm_start_panels(run.entries),
         "events": [entry for entry in run.entries if entry.kind == "event"],
-        "has_replies": any(frame.reply for replay in run.replays for frame in replay.frames),
+        "has_replies": _has_replies(run),
         "replays_json": _encode_script_json(replays.encode_replays(run.replays)),
         "machine": _flatten_settings(summary.machine) if summary else [],
         "command": (summary.command if summary else "")
@@ -311,7 +314,12 @@ def _list_facts(run: RunFolder) -> list[tuple[str, str]]:
     facts += [("seed", str(seed))] if seed != "" else []
     facts += [("changed", change) for change in describe_changes(run.summary)] if run.summary else []
     agent = run.config.get("agent", {}).get("strategy")
-    return facts + ([("agent", str(agent))] if agent else [])
+    writes = not run.replays or _has_replies(run)  # a robot has no style of reasoning
+    return facts + ([("agent", str(agent))] if agent and writes else [])
+
+
+def _has_replies(run: RunFolder) -> bool:
+    return any(frame.reply for replay in run.replays for frame in replay.frames)
 
 
 def _format_settings(settings: dict[str, Any]) -> str:

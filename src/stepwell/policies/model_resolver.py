@@ -14,7 +14,7 @@ import struct
 from pathlib import Path
 
 from stepwell.core.errors import ModelError
-from stepwell.core.names import find_nearest, suggest_name
+from stepwell.core.names import find_nearest, suggest_file, suggest_name
 from stepwell.policies.hub import fetch_model, is_hub_id
 from stepwell.policies.model_cache import get_cached_model
 from stepwell.policies.smollm2 import SMOLLM2, get_cached_smollm2
@@ -98,9 +98,10 @@ def _fetch_from_hub(model_id: str, revision: str | None) -> Path:
 def _describe_unknown_model(text: str, path: Path) -> str:
     if path.is_file():
         return f"model {text!r} is a file; give the directory that holds config.json"
+    guess = suggest_name(text, KNOWN_MODELS) or suggest_file(path) or "."
     return (
-        f"model {text!r} is neither a directory nor a built-in name"
-        f"{suggest_name(text, KNOWN_MODELS, 'Built-in models')}; "
+        f"model {text!r} is neither a directory nor a built-in name{guess} "
+        f"Built-in models: {', '.join(KNOWN_MODELS)}; "
         "models of the Hugging Face hub are written org/name"
     )
 

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, exists, false, func, select
 
 from stepwell.core import Status
 from stepwell.core.errors import InputError
+from stepwell.core.names import suggest_name
 from stepwell.pool.outcomes import build_success_conditions
 from stepwell.pool.results import Channel, parse_channel
 from stepwell.pool.schema import groups, tags, trajectories
@@ -105,5 +106,5 @@ def _parse_status(status: Status | str) -> Status:
     try:
         return Status(status)
     except ValueError:
-        known = ", ".join(each.value for each in Status)
-        raise InputError(f"status {status!r} is unknown; choose among {known}") from None
+        known = suggest_name(str(status), (each.value for each in Status), "Known")
+        raise InputError(f"status {status!r} is unknown{known}") from None

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from stepwell.core import JSON, ImageStore, Outcome, State, Status, Step, Task, Trajectory, make_id
 from stepwell.core.errors import ConfigError, InputError
+from stepwell.core.names import suggest_file
 from stepwell.pool import curation, files, leases, outcomes, queries, retention, writes
 from stepwell.pool.bulk_insert import add_trajectories
 from stepwell.pool.curation import Score
@@ -61,7 +62,7 @@ def open_pool(
     path = Path(where)
     if must_exist and "://" not in str(where) and not (path / "pool.db" if path.is_dir() else path).is_file():
         inner = path / "pool" / "pool.db"
-        guess = f" (the pool of this run is {inner.parent})" if inner.is_file() else ""
+        guess = f" (the pool of this run is {inner.parent})" if inner.is_file() else suggest_file(path)
         raise ConfigError(
             f"there is no pool at {where}; give its file, a folder with pool.db, or a URL{guess}"
         )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from stepwell.core.errors import InfraError, InputError
+from stepwell.core.names import suggest_name
 
 Command = Literal["status", "pause", "resume", "checkpoint", "evaluate", "stop"]
 COMMANDS: tuple[Command, ...] = get_args(Command)
@@ -31,7 +32,7 @@ _MAX_PATH = 100
 def send_command(folder: Path, command: str, *, timeout_s: float = 2.0) -> dict[str, Any]:
     """Ask the run in a folder to do something; returns its reply. An `InfraError` if no run listens there."""
     if command not in COMMANDS:
-        raise InputError(f"command {command!r} is unknown; choose among {', '.join(COMMANDS)}")
+        raise InputError(f"command {command!r} is unknown{suggest_name(command, COMMANDS, 'Commands')}")
     path = folder / SOCKET_FILE
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)

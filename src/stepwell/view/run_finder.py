@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepwell.core.errors import InputError
+from stepwell.core.names import suggest_file
 from stepwell.monitors.jsonl import FILE_NAME as METRICS
 from stepwell.view.run_files import ViewedRun
 
@@ -24,9 +25,12 @@ class RunIndex:
     def __post_init__(self) -> None:
         self.refresh()
         if not self.runs and not self.studies:
+            guess = "".join(
+                suggest_file(place) for place in self.places if not Path(place).expanduser().exists()
+            )
             raise InputError(
                 f"there is no run and no pool in {', '.join(self.places)}; give run folders, a folder of "
-                "runs, a study's folder or a pool"
+                f"runs, a study's folder or a pool{guess}"
             )
 
     def refresh(self) -> None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from stepwell.core import ConfigError
+from stepwell.core.errors import MissingPackageError
 
 
 def import_simulator(module: str, *, env: str, extra: str) -> Any:
-    """The module `module`; where its package is missing, a `ConfigError` with the command to run."""
+    """The module `module`; where its package is missing, a `MissingPackageError` with the command to run."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(
+        raise MissingPackageError(
             f"the environment {env!r} needs a package that is not installed ({error.name}): "
             f'pip install "stepwell[{extra}]"'
         ) from error

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from stepwell.core import ConfigError
+from stepwell.core.errors import MissingPackageError
 from stepwell.envs.svg.markup import SvgError, read_markup
 from stepwell.envs.svg.rasteriser import NEEDS
 
@@ -58,4 +59,6 @@ def _find_archive() -> Path:
     for place in places:
         if (path := Path(place) / "lucide.zip").is_file():
             return path
-    raise ConfigError(f"{NEEDS} (the package lucide), or set env.options.icons to a folder of .svg files")
+    raise MissingPackageError(
+        f"{NEEDS} (the package lucide), or set env.options.icons to a folder of .svg files"
+    )

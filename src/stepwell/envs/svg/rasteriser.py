@@ -21,8 +21,9 @@ from typing import IO
 
 import numpy as np
 
-from stepwell.core import ConfigError, EnvError
+from stepwell.core import EnvError
 from stepwell.core.child_process import ChildProcess
+from stepwell.core.errors import MissingPackageError
 from stepwell.envs.svg.markup import XMLNS, SvgError
 from stepwell.envs.svg.rasteriser_child import ANSWER, REQUEST
 from stepwell.envs.tiles import Image
@@ -65,7 +66,7 @@ class Rasteriser:
     def __init__(self) -> None:
         spec = importlib.util.find_spec("resvg_py")
         if spec is None or spec.origin is None:
-            raise ConfigError(NEEDS)
+            raise MissingPackageError(NEEDS)
         self._command = [sys.executable, "-I", str(CHILD), str(Path(spec.origin).parents[1])]
         self._process: ChildProcess | None = None
         self._lock = threading.Lock()

@@ -43,6 +43,8 @@ class RunResources:
         if not self.run_name and self.folder is not None:
             self.run_name = self.folder.name
         check_device("policy.device", self.config.policy.device)
+        if self.config.outcome.is_judged:
+            check_device("outcome.device", self.config.outcome.device)
 
     @cached_property
     def recipe(self) -> Recipe:

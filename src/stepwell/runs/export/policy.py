@@ -15,6 +15,7 @@ from pathlib import Path
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, InfraError, ModelError
+from stepwell.core.names import suggest_name
 from stepwell.core.text import take_first_line
 from stepwell.policies import open_policy
 from stepwell.policies.atomic_directory import write_directory_atomically
@@ -135,6 +136,6 @@ def _choose_checkpoint(run: Path, name: str | None) -> Path:
     path = run / "checkpoints" / name
     if not path.is_dir():
         known = sorted(item.name for item in (run / "checkpoints").glob("[!.]*") if item.is_dir())
-        raise ConfigError(f"--checkpoint: {run} has no {name!r}; it has {', '.join(known) or 'none'}")
+        raise ConfigError(f"--checkpoint: {run} has no {name!r}{suggest_name(name, known, 'It has')}")
     require_whole(path)
     return path

@@ -29,6 +29,10 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
     components = Components(config, for_plan=True)
     try:
         lines = list(_choose_plan(components, opens_env).lines())
+        if config.workers.mode == "off" and config.workers.trainers.devices:
+            from stepwell.runs.build.worker_groups import place_policy  # imports torch
+
+            place_policy(config)  # refuses devices that this machine does not have
         if config.workers.mode != "off":
             from stepwell.runs.build.worker_groups import describe_workers  # imports torch
 
