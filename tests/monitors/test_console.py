@@ -140,11 +140,22 @@ def test_time_left_is_right_from_the_first_update_on_and_counts_evaluations() ->
     progress.add_entry(make_entry("update", 1, 67.0))
     assert progress.left_s == pytest.approx(39 * 2.0 + 4 * 5.0)  # after 10, 20, 30 and 40 updates
     progress.add_entry(make_entry("update", 10, 85.0))
-    assert progress.left_s == pytest.approx(30 * 2.0 + 3 * 5.0)  # that of update 10 is under way
+    assert progress.left_s == pytest.approx(30 * 2.0 + 4 * 5.0)  # that of update 10 is still to come
     progress.add_entry(make_entry("eval", 10, 88.0, success=0.2))
     assert progress.left_s == pytest.approx(30 * 2.0 + 3 * 3.0)
-    progress.add_entry(make_entry("update", 40, 200.0))
+    progress.add_entry(make_entry("eval", 30, 197.0, success=0.2))
+    progress.add_entry(make_entry("update", 40, 217.0))
+    assert progress.left_s == pytest.approx(progress.eval_s) and progress.eval_s > 0  # the one at the end
+    progress.add_entry(make_entry("eval", 40, 220.0, success=0.2))
     assert progress.left_s == 0.0
+
+
+def test_a_resumed_run_counts_the_evaluations_after_its_first_update() -> None:
+    settings = {"eval": {"num_tasks": 8, "every": 10}}
+    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 45, settings))
+    progress.add_entry(make_entry("update", 21, 2.0, **{"time/update_s": 2.0}))
+    progress.eval_s = 5.0
+    assert progress.left_s == pytest.approx(24 * 2.0 + 3 * 5.0)  # after 30, 40 and 45 updates
 
 
 def test_time_left_ends_at_the_limit_of_environment_steps() -> None:
@@ -156,7 +167,9 @@ def test_time_left_ends_at_the_limit_of_environment_steps() -> None:
     progress.add_entry(LogEntry("update", 10, 25.0, 1000, {}))
     progress.add_entry(LogEntry("eval", 10, 30.0, 1000, {"success": 0.2}))
     assert progress.left_s == pytest.approx(20 * 2.0 + 2 * 5.0)
+    progress.add_entry(LogEntry("eval", 20, 60.0, 2000, {"success": 0.2}))
     progress.add_entry(LogEntry("update", 30, 80.0, 3000, {}))
+    progress.add_entry(LogEntry("eval", 30, 85.0, 3000, {"success": 0.2}))
     assert progress.left_s == 0.0
 
 

@@ -76,9 +76,9 @@ class Progress:
         """Measure the time of this entry: everything since the previous entry."""
         took_s = None if self.last_s is None else entry.time_s - self.last_s
         if entry.kind == "update":
-            if took_s is None:  # the first entry of a resumed run: only its own times are known
-                took_s = sum(entry.values.get(name, 0.0) for name in _UPDATE_TIMES)
             num_updates = max(entry.update - self.update, 1)
+            if took_s is None:  # the first entry of a resumed run: only its own times are known
+                took_s, num_updates = sum(entry.values.get(name, 0.0) for name in _UPDATE_TIMES), 1
             if took_s > 0:
                 self.update_s.append(took_s / num_updates)
         elif entry.kind == "eval" and took_s is not None:
@@ -118,13 +118,14 @@ class Progress:
         return min(self.info.num_updates, self.update + more)
 
     def _count_evals_left(self) -> int:
-        """The number of evaluations after the current update, with the one at the end."""
+        """The number of evaluations to come, with that of the current update and the one at the end."""
         settings = self.info.config.get("eval") or {}
         whole = self._find_last_update()
-        if self.update >= whole or not settings.get("num_tasks"):
+        if not settings.get("num_tasks"):
             return 0
         every = settings.get("every") or whole
-        return whole // every - self.update // every + (whole % every > 0)
+        judged = self.evals[-1].update if self.evals else self.update - 1
+        return max(0, whole // every - judged // every + (whole % every > 0 and judged < whole))
 
     @property
     def title(self) -> str:
