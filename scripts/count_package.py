@@ -14,15 +14,16 @@ functions, for types only, and by names in texts ("stepwell.envs.shop.env:ShopEn
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import re
-import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+PACKAGE = Path(__file__).parent.parent / "src" / "stepwell"
 RUN_LENGTH = 6
 MAX_FILE, MAX_FUNCTION = 400, 60
 _NOT_CODE = {
@@ -121,9 +122,13 @@ def write_page(page: Path, rows: dict[str, str]) -> None:
 
 
 def main() -> None:
-    page = Path(sys.argv[2]) if sys.argv[1:2] == ["--page"] else None
-    default = Path(__file__).parent.parent / "src" / "stepwell"
-    root = Path(sys.argv[1]) if len(sys.argv) == 2 else default
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, nargs="?", default=PACKAGE, help="default: this version")
+    parser.add_argument("--page", type=Path, help="the page to write the counts into")
+    args = parser.parse_args()
+    root: Path = args.folder
     paths = sorted(root.rglob("*.py"))
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     lines = {path: len(text.splitlines()) for path, text in texts.items()}
@@ -158,8 +163,8 @@ def main() -> None:
         print(f"  {number} {name}")
     for node in long_functions:
         print(f"  {node.name}")
-    if page is not None:
-        write_page(page, rows)
+    if args.page is not None:
+        write_page(args.page, rows)
 
 
 if __name__ == "__main__":

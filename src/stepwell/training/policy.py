@@ -72,3 +72,11 @@ class Policy(Protocol):
 
     def write_content(self, folder: Path, content: PolicyContent) -> None:
         """Write the files of this policy with weights that were read before."""
+
+
+def move_to_host(policy: Policy) -> None:
+    """Move the policy's weights to the host: ranks have them on their devices."""
+    any_policy: Any = policy
+    any_policy.module.to("cpu")
+    if policy.reference is not None:
+        policy.reference.to("cpu")

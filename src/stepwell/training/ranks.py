@@ -45,7 +45,7 @@ from stepwell.policies.rotary import find_other_frequencies, read_frequencies
 from stepwell.training import rank_memory
 from stepwell.training.batch import TrajectoryMinibatch, list_images
 from stepwell.training.memory_budget import describe_checkpointing
-from stepwell.training.policy import Policy
+from stepwell.training.policy import Policy, move_to_host
 from stepwell.training.position_check import digest_positions
 from stepwell.training.rank_launch import RankLauncher, RankPeer
 from stepwell.training.rank_link import read_tensors, receive_message, send_message
@@ -368,14 +368,6 @@ def _check_sharding(config: TrainConfig, kinds: set[str]) -> None:
             f"train.optimizer.state = {config.optimizer.state!r} does not work in shards, where every rank "
             "has only its part of the moments; set it to 'full', or train.sharding to 'none'"
         )
-
-
-def move_to_host(policy: Policy) -> None:
-    """Move the policy's weights to the host: ranks have them on their devices."""
-    any_policy: Any = policy
-    any_policy.module.to("cpu")
-    if policy.reference is not None:
-        policy.reference.to("cpu")
 
 
 def _raise_rank_error(peer: RankPeer, words: dict[str, Any]) -> None:
