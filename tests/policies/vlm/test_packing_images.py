@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.policies.vlm.made import FAMILIES, Scene
+from tests.variants import keep_quick
 
+from stepwell.algos.kl import full as full_kl
 from stepwell.core import InputError, Step, TokenState
-from stepwell.packing import FlatAction, backward, pack, replay
+from stepwell.packing import FlatAction, backward, evaluate, pack, replay
 from stepwell.policies.forward import find_backbone
 from stepwell.policies.vlm.vision import prepare_pixels
 
 SceneOf = Callable[..., Scene]
 
 
-def _plain_logprobs(scene: Scene, step: Step) -> torch.Tensor:
-    """The step's logprobs from one call of the model as Hugging Face documents it."""
-    model: Any = scene.policy.model
+def _plain_logits(scene: Scene, step: Step, model: Any) -> torch.Tensor:
+    """The logits of the step's action from one call of the model as Hugging Face documents it."""
     assert isinstance(step.state, TokenState)
     ids = torch.tensor(np.concatenate([step.state.prompt_ids, step.action.action_ids]))[None].long()
     inputs: dict[str, Any] = {"input_ids": ids}
@@ -31,9 +33,12 @@ def _plain_logprobs(scene: Scene, step: Step) -> torch.Tensor:
         inputs["pixel_values"] = inputs["pixel_values"].double()
         if scene.policy.image_format.num_axes == 3:
             inputs["mm_token_type_ids"] = (ids == scene.policy.image_format.marker_id).int()
-    logits = model(**inputs, use_cache=False).logits[0].log_softmax(-1)
-    start = step.state.prompt_ids.size
-    return logits[torch.arange(start - 1, ids.shape[1] - 1), ids[0, start:]]
+    return model(**inputs, use_cache=False).logits[0, step.state.prompt_ids.size - 1 : -1]
+
+
+def _plain_logprobs(scene: Scene, step: Step) -> torch.Tensor:
+    logits = _plain_logits(scene, step, scene.policy.model).log_softmax(-1)
+    return logits.gather(-1, torch.tensor(step.action.action_ids)[:, None].long())[:, 0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -46,6 +51,32 @@ def test_packed_logprobs_are_those_of_the_plain_model(scene_of: SceneOf, family:
     with torch.no_grad():
         for ours, step in zip(scene.policy.logprobs(packed), steps, strict=True):
             torch.testing.assert_close(ours, _plain_logprobs(scene, step), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", keep_quick(FAMILIES, "tiny".__eq__))
+def test_the_full_kl_of_packed_images_is_the_plain_formula(
+    directory_of: Callable[[str], Path], family: str
+) -> None:
+    scene = Scene(directory_of(family), reference=True)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in scene.policy.model.parameters():
+            parameter += 0.02 * torch.randn_like(parameter)
+    steps = scene.steps()
+    models = scene.policy.model, scene.policy.reference
+    sides = ([_plain_logits(scene, step, model) for step in steps] for model in models)
+    expected = full_kl(*map(torch.cat, sides))
+    found = evaluate(scene.policy, pack(steps), ref_kls=True).ref_kls
+    assert found is not None and float(expected.detach().mean()) > 1e-4
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    names = [name for name, _ in scene.policy.named_parameters()]
+    ours, plain = (
+        torch.autograd.grad(kls.mean(), list(scene.policy.parameters()), allow_unused=True)
+        for kls in (found, expected)
+    )
+    for name, one, other in zip(names, ours, plain, strict=True):
+        if other is not None:
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-9, msg=name)
 
 
 def _gradient(scene: Scene, packed: Any, weights: torch.Tensor) -> dict[str, torch.Tensor]:
