@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from benchmarks.web_pages import start_content
 from benchmarks.web_parity import compare_pages, walk_site
 from tests.envs.web.conftest import needs_chromium
 
+from stepwell.envs.web.chromium import ChromiumDriver
 from stepwell.envs.web.env import WebEnv
 from stepwell.envs.web.options import WebOptions
+from stepwell.envs.web.sites.source import SitesSource
 
 SITES = ("shop", "admin", "forum", "code", "map")
+HEIGHT_OF_BAR = (
+    "document.querySelector('header').offsetHeight / document.querySelector('button').offsetHeight"
+)
 
 
 def play_both(light: WebEnv, chromium: WebEnv, site: str, seed: int, plays_oracle: bool) -> float:
@@ -56,3 +62,18 @@ def test_pages_and_actions_of_a_full_site_are_the_same_under_both_drivers(site: 
     pages, walk = compare_pages(site, "full", 8), walk_site(site, "full", 40)
     assert pages["differences"] + walk["differences"] == []
     assert pages["kinds"] >= 5 and walk["kinds"] >= 3 and len(walk["actions"]) >= 7
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_bar_of_every_site_is_one_line_for_a_person_who_is_logged_in() -> None:
+    source = SitesSource()
+    heights = {}
+    for site in SITES:
+        start = source.start(start_content(site, "full"))
+        driver = ChromiumDriver(start.serve, 30.0)
+        driver.open(start.url, headers=start.headers, allowed_hosts=start.allowed_hosts)
+        heights[site] = driver.run_script(HEIGHT_OF_BAR)
+        driver.close()
+    source.close()
+    assert max(heights.values()) < 2, heights

@@ -7,13 +7,13 @@ STYLE = """
 :root { --tint: COLOR; --paper: #fbfaf7; --line: #ddd8cc; --ink: #22201c }
 * { box-sizing: border-box }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif }
-header { background: var(--tint); color: #fff; padding: .6rem max(1rem, calc(50vw - 27rem)); display: flex;
-         flex-wrap: wrap; gap: .4rem 1.1rem; align-items: center }
+header { background: var(--tint); color: #fff; padding: .6rem max(1rem, calc(50vw - 33rem)); display: flex;
+         flex-wrap: wrap; gap: .4rem .9rem; align-items: center }
 header a { color: #fff; text-decoration: none } header a:hover { text-decoration: underline }
 header .home { font-weight: 700; font-size: 1.15rem }
 header form { margin: 0 0 0 auto; display: flex; gap: .3rem; align-items: center }
 header input { width: 8rem }
-main { max-width: 56rem; margin: 1.2rem auto 3rem; padding: 0 1rem }
+main { max-width: 68rem; margin: 1.2rem auto 3rem; padding: 0 1rem }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: .6rem 0 } h2 { font-size: 1.1rem; margin: 1.4rem 0 .3rem }
 a { color: var(--tint) } p { margin: .35rem 0 } .notice { background: #fff6d8; border: 1px solid #ead48a;
          padding: .5rem .8rem; border-radius: .4rem }
