@@ -12,6 +12,7 @@ import json
 import select
 import socket
 import threading
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,12 @@ class ModelServer(CompletionsServer):
 
     kind: str = "vllm"
     context: int = 256
+    num_kept: int | None = None  # tokens whose keys an SGLang server has room for
     dev_mode: bool = True
     faults: set[str] = field(default_factory=set)
     label: str = "default"
+    name: str = "tiny"  # SGLang's becomes the folder of the weights
+    under_way: set[str] = field(default_factory=set)  # ids of requests to SGLang
     running: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
     prefixes: list[tuple[list[int], Any]] = field(default_factory=list)
@@ -82,16 +86,19 @@ class ModelServer(CompletionsServer):
         if handle is None:
             return 404, b'{"detail":"Not Found"}'
         try:
-            return 200, json.dumps(handle(body)).encode()
+            answer = handle(body)
+            return 200, (answer if isinstance(answer, str) else json.dumps(answer)).encode()
         except ClientGone:
             self.num_gone += 1
             return 0, b""
+        except ValueError as error:  # SGLang's for whatever it refuses
+            return 400, json.dumps({"error": {"message": str(error)}}).encode()
         except (OSError, KeyError, RuntimeError) as error:
             status = 500 if self.kind == "vllm" else 400
             return status, json.dumps({"error": {"message": repr(error)}}).encode()
 
     def on_vllm_v1_models(self, body: Body) -> Body:
-        card = {"id": "tiny", "object": "model", "max_model_len": self.context}
+        card = {"id": self.name, "object": "model", "max_model_len": self.context}
         return {"object": "list", "data": [card]}
 
     on_sglang_v1_models = on_vllm_v1_models
@@ -127,7 +134,7 @@ class ModelServer(CompletionsServer):
 
     def on_sglang_update_weights_from_disk(self, body: Body) -> Body:
         self.load_folder(body["model_path"])
-        self.label = body["weight_version"]
+        self.label, self.name = body["weight_version"], body["model_path"]
         if body["flush_cache"]:
             self.drop_cache()
         return {"success": True, "message": "", "num_paused_requests": 0}
@@ -136,7 +143,14 @@ class ModelServer(CompletionsServer):
         self.drop_cache()
         return {"success": True}
 
-    on_sglang_flush_cache = on_vllm_reset_prefix_cache
+    def on_sglang_flush_cache(self, body: Body) -> str:
+        if self.under_way and self.running.is_set():
+            raise ValueError("Timed out waiting for idle state.")
+        self.drop_cache()
+        return "Cache flushed."
+
+    def on_sglang_server_info(self, body: Body) -> Body:
+        return {"max_req_input_len": self.pool - 6}
 
     def load_folder(self, folder: str) -> None:
         self.load_tensors(load_file(Path(folder) / "model.safetensors"))
@@ -169,8 +183,28 @@ class ModelServer(CompletionsServer):
         reply["usage"]["prompt_tokens_details"] = {"cached_tokens": self.local.num_cached}
         return reply
 
+    @property
+    def pool(self) -> int:
+        """How many tokens SGLang holds of one request, at most."""
+        return min(self.context, self.num_kept or self.context)
+
     def on_sglang_generate(self, body: Body) -> Body:
-        params, prompt = body["sampling_params"], body["input_ids"]
+        request_id = body.get("rid") or uuid.uuid4().hex
+        if request_id in self.under_way:
+            raise ValueError(f"Duplicate request ID detected: {request_id}")
+        self.under_way.add(request_id)
+        try:
+            return self.generate_sglang(request_id, body)
+        finally:
+            self.under_way.discard(request_id)
+
+    def generate_sglang(self, request_id: str, body: Body) -> Body:
+        params, prompt = dict(body["sampling_params"]), body["input_ids"]
+        if len(prompt) >= self.pool - 6:
+            raise ValueError(f"Input length ({len(prompt)} tokens) exceeds the maximum allowed length")
+        if len(prompt) + params["max_new_tokens"] > self.context:
+            raise ValueError("Requested token count exceeds the model's maximum context length")
+        params["max_new_tokens"] = min(params["max_new_tokens"], self.pool - 2 - len(prompt))
         if body["logprob_start_len"] == 0:
             rows = [[None, prompt[0], None]]
             rows += [[v, t, None] for v, t in zip(self.score_tokens(prompt), prompt[1:], strict=True)]
@@ -182,7 +216,7 @@ class ModelServer(CompletionsServer):
             "text": self.tokenizer.decode(ids),
             "output_ids": ids,
             "meta_info": {
-                "id": body["rid"],
+                "id": request_id,
                 "prompt_tokens": len(prompt),
                 "completion_tokens": len(ids),
                 "cached_tokens": self.local.num_cached,

@@ -19,7 +19,7 @@ from stepwell.pool import Filter, open_pool
 from stepwell.runs.build.worker_builder import share_servers
 from stepwell.runs.run import train
 
-PROBES = ("engine.server.num_probes=1", "engine.server.probe_tokens=8", "engine.max_length=512")
+PROBES = ("engine.server.num_probes=1", "engine.server.probe_tokens=8")
 
 
 @pytest.fixture
@@ -27,9 +27,10 @@ def servers() -> Iterator[list[ModelServer]]:
     """A vLLM and an SGLang server with the policy's first weights."""
     model, tokenizer = open_model(warmed_model(), "float32")
     other, _ = open_model(warmed_model(), "float32")
+    context = model.config.max_position_embeddings
     with (
-        serving(ModelServer(model, tokenizer, "processed", context=512)) as vllm,
-        serving(ModelServer(other, tokenizer, kind="sglang", context=512)) as sglang,
+        serving(ModelServer(model, tokenizer, "processed", context=context)) as vllm,
+        serving(ModelServer(other, tokenizer, kind="sglang", context=context)) as sglang,
     ):
         yield [vllm, sglang]
 

@@ -8,13 +8,18 @@ from pydantic import Field, model_validator
 
 from stepwell.config.base import Settings
 
+SGLANG_RESERVED_TOKENS = 6
+"""Tokens of its context that SGLang fills with neither prompt nor action."""
+
 
 class ServerConfig(Settings):
     """The servers of `engine.backend`: how to reach them, and how they get weights."""
 
     table_name = "engine.server"
     model: str | None = Field(
-        None, description="name under which the servers serve the policy; None: the only one that they serve"
+        None,
+        description="name under which vLLM serves the policy; None: the only one that it serves (SGLang has "
+        "one model, whose name changes with its weights)",
     )
     weights_folder: str | None = Field(
         None,

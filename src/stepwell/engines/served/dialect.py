@@ -31,6 +31,7 @@ class ServerDialect(Protocol):
     """The commands of one kind of server."""
 
     name: str
+    has_fixed_name: bool  # whether the model keeps its name in an update of weights
 
     def make_sampler(self, url: str, model: str, config: RemoteEngineConfig, tokenizer: Any) -> RemoteEngine:
         """Who samples at one server."""
@@ -64,7 +65,11 @@ class ServerDialect(Protocol):
 
 async def find_model_name(client: ServerClient, wanted: str | None) -> str:
     """The name under which a server serves the policy."""
-    data = await client.send_json("GET", "/v1/models")
+    return choose_model_name(await client.send_json("GET", "/v1/models"), wanted, client.base_url)
+
+
+def choose_model_name(data: Any, wanted: str | None, url: str) -> str:
+    """The wanted name, or the only one, of a list of models."""
     cards = data.get("data") if isinstance(data, dict) else None
     names = [str(card.get("id")) for card in cards or [] if isinstance(card, dict) and not card.get("parent")]
     if wanted is not None and wanted in names:
@@ -73,7 +78,7 @@ async def find_model_name(client: ServerClient, wanted: str | None) -> str:
         return names[0]
     listed = ", ".join(names) or "nothing"
     problem = f"does not serve {wanted!r}" if wanted else "does not serve exactly one model"
-    raise ConfigError(f"{client.base_url} {problem}; it serves {listed}. Set engine.server.model")
+    raise ConfigError(f"{url} {problem}; it serves {listed}. Set engine.server.model")
 
 
 def read_numbers(values: Any, count: int, where: str) -> list[float]:

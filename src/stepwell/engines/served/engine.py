@@ -206,7 +206,8 @@ class ServedEngine:
     async def _open_sampler(self, url: str, config: RemoteEngineConfig) -> RemoteEngine:
         client = ServerClient(url, config, model=self.config.server.model or "")
         try:
-            name = await find_model_name(client, self.config.server.model)
+            wanted = self.config.server.model if self._dialect.has_fixed_name else None
+            name = await find_model_name(client, wanted)
             await self._dialect.check_control(client)
         finally:
             await client.aclose()

@@ -69,6 +69,7 @@ class Replica:
         self._fault: StepwellError | None = None
         self._calm = asyncio.Event()  # no update under way
         self._calm.set()
+        self._pausing = asyncio.Lock()  # one pause at a time
 
     @property
     def is_live(self) -> bool:
@@ -96,7 +97,8 @@ class Replica:
         self._calm.clear()
         try:
             began = time.perf_counter()
-            await self._load_weights(published)
+            async with self._pausing:
+                await self._load_weights(published)
             loaded = time.perf_counter()
             gap = await self._ask_probes()
             self.times = UpdateTimes(loaded - began, time.perf_counter() - loaded, gap)
@@ -118,8 +120,14 @@ class Replica:
             await self.sampler.check_logprobs(replace(probe, params=each))
 
     async def drop_cache(self) -> None:
-        """Forget the keys and values of earlier requests."""
-        await self._dialect.drop_cache(self.sampler.client)
+        """Forget the keys and values of earlier requests. Those under way compute theirs again."""
+        client = self.sampler.client
+        async with self._pausing:
+            await self._dialect.pause(client)
+            try:
+                await self._dialect.drop_cache(client)
+            finally:
+                await self._dialect.resume(client)
 
     async def _settle(self) -> int:
         """Wait for the end of an update; the version of the weights that passed the check."""

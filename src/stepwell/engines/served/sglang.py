@@ -7,6 +7,12 @@
 
 SGLang returns logprobs of the temperature-scaled distribution before truncation, which is what a step needs
 (unless SGLANG_RETURN_ORIGINAL_LOGPROB is set). A stop string ends an action with the token that completes it.
+It samples from the seeds that it gets only with --enable-deterministic-inference.
+
+Its limits are below the context that it lists: `count_room`. Its name in /v1/models becomes the folder of
+the weights after an update, so it is asked for no name. A request gets its id from the server: one whose
+connection broke is known there until the server notices, and a second one with its id would be refused.
+
 SGLang also offers weights by collective (/init_weights_update_group, NCCL); not used.
 """
 
@@ -16,13 +22,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepwell.config.engine import RemoteEngineConfig
-from stepwell.core.errors import ConfigError, EngineError, WeightsError
+from stepwell.config.engine import SGLANG_RESERVED_TOKENS, RemoteEngineConfig
+from stepwell.core.errors import ConfigError, EngineError, ServerLostError, WeightsError
 from stepwell.core.protocols import Request, Sampled
 from stepwell.core.step import TokenAction, TokenState
 from stepwell.engines.completions import CompletionReply
 from stepwell.engines.remote import RemoteEngine
-from stepwell.engines.served.dialect import read_numbers
+from stepwell.engines.served.dialect import choose_model_name, read_numbers
 from stepwell.engines.server_client import ServerClient
 from stepwell.engines.token_stream import SampledToken
 
@@ -40,7 +46,6 @@ def build_generate_body(reply: CompletionReply) -> dict[str, Any]:
     params, state = reply.request.params, reply.request.state
     assert isinstance(state, TokenState)
     return {
-        "rid": reply.request.id,
         "input_ids": state.prompt_ids.tolist(),
         "return_logprob": True,
         "logprob_start_len": -1,  # none of the prompt: that would bypass the cache
@@ -68,8 +73,10 @@ def read_generate_reply(data: Any, prompt_ids: list[int]) -> dict[str, Any]:
     """A reply of `/generate` in the form of a completion, which `CompletionReply` checks."""
     try:
         told = data["meta_info"]
-        rows = told["output_token_logprobs"] or []
         ended = told["finish_reason"]
+        if ended["type"] == "abort":
+            raise EngineError(f"the server aborted the request: {ended.get('message') or 'no reason given'}")
+        rows = told["output_token_logprobs"] or []
         sampled = [int(row[1]) for row in rows]
         choice = {
             "token_ids": list(data.get("output_ids", sampled)),
@@ -88,12 +95,37 @@ def read_generate_reply(data: Any, prompt_ids: list[int]) -> dict[str, Any]:
     return {"choices": [choice], "usage": cached}
 
 
+def count_room(context: int, server_info: Any) -> int:
+    """The most tokens of prompt and action: SGLang refuses longer prompts and cuts longer actions."""
+    room = context - SGLANG_RESERVED_TOKENS
+    limit = server_info.get("max_req_input_len") if isinstance(server_info, dict) else None
+    return min(room, limit) if isinstance(limit, int) and limit > 1 else room
+
+
 class SglangSampler(RemoteEngine):
     """Samples actions at an SGLang server."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.client.sampling_path = _GENERATE
+
+    async def check_ready(self, num_retries: int | None = None) -> None:
+        models = await self.client.send_json("GET", "/v1/models", num_retries=num_retries)
+        self.model = choose_model_name(models, None, self.base_url)
+        is_first = self._max_length is None
+        await super().check_ready(num_retries)
+        if is_first:
+            assert self._max_length is not None
+            self._max_length = count_room(self._max_length, await self._read_info(num_retries))
+
+    async def _read_info(self, num_retries: int | None) -> Any:
+        """What the server says of itself; None in versions that call it otherwise."""
+        try:
+            return await self.client.send_json("GET", "/server_info", num_retries=num_retries)
+        except ServerLostError:
+            raise
+        except EngineError:
+            return None
 
     async def stream(self, request: Request) -> AsyncIterator[SampledToken | Sampled]:
         """Yield the tokens of the whole action, then the sample."""
@@ -118,6 +150,7 @@ class SglangDialect:
     """Commands of SGLang 0.5."""
 
     name = "SGLang"
+    has_fixed_name = False
 
     def make_sampler(self, url: str, model: str, config: RemoteEngineConfig, tokenizer: Any) -> RemoteEngine:
         return SglangSampler(url, model, config, tokenizer=tokenizer)

@@ -35,6 +35,7 @@ class VllmDialect:
     """Commands of vLLM 0.32 and later."""
 
     name = "vLLM"
+    has_fixed_name = True
 
     def make_sampler(self, url: str, model: str, config: RemoteEngineConfig, tokenizer: Any) -> RemoteEngine:
         return RemoteEngine(url, model, config, tokenizer=tokenizer)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepwell import engines, policies
 from stepwell.agents import Agent
+from stepwell.config.engine import SGLANG_RESERVED_TOKENS
 from stepwell.config.run import RunConfig
 from stepwell.core import (
     ConfigError,
@@ -134,6 +135,8 @@ class LanguageBackend:
         content = json.loads((self.base_path / "config.json").read_text())
         own = int(content.get("text_config", content).get("max_position_embeddings") or 2**31)
         wanted = self.config.engine.max_length
+        if wanted is None and self.config.engine.backend == "sglang":
+            return own - SGLANG_RESERVED_TOKENS
         return own if wanted is None else min(own, wanted)
 
     @cached_property
