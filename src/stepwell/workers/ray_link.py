@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,8 +122,25 @@ async def _share_arrays(arrays: Sequence[AnyArray]) -> Any:
 
 
 async def _await_ref(ref: Any) -> Any:
+    """The value of a reference. Who stops waiting leaves Ray's future alone: Ray sets it later."""
+    loop = asyncio.get_running_loop()
+    found = loop.create_future()
+
+    def take_outcome(source: Future[Any]) -> None:
+        if found.done():
+            return
+        if (error := source.exception()) is not None:
+            found.set_exception(error)
+        else:
+            found.set_result(source.result())
+
+    def pass_on(source: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(take_outcome, source)
+
+    ref.future().add_done_callback(pass_on)
     try:
-        return await asyncio.wrap_future(ref.future())
+        return await found
     except RayError as error:
         is_gone = isinstance(error, ActorDiedError) and "node" in str(error).lower()
         is_lost = is_gone or isinstance(error, ActorUnavailableError)
