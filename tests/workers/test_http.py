@@ -20,6 +20,7 @@ from tests.workers.odd_envs import ODD, POINT, Point, PointOptions
 from tests.workers.test_simulators import GO, begin, texts
 from tests.workers.traces import is_running
 
+from stepwell import __version__
 from stepwell.cli.main import main
 from stepwell.config.run import RunConfig
 from stepwell.config.worker_service import WorkerServiceConfig
@@ -104,6 +105,7 @@ async def test_a_caller_builds_only_what_the_host_names() -> None:
             (RUN, {"recipe": {"name": "evil:RECIPE"}}, "names a module"),
             (RUN, {"env": {"name": "evil:Env"}}, "is not hosted here"),
             (RUN, {"policy": {"dtype": "int1"}}, "policy.dtype"),
+            (RUN, {"engine": {"of_later": 1}}, f"unknown key.* This host has Stepwell {__version__}"),
         ):
             gen = ProcessGenerator("far", factory, {"config": wanted | changes}, launcher=launcher)
             with pytest.raises(ConfigError, match=words):

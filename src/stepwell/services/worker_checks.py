@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from stepwell import __version__
 from stepwell.config.run import RunConfig
 from stepwell.config.schema import describe_problem
 from stepwell.config.worker_service import WorkerServiceConfig
@@ -82,7 +83,10 @@ def _check_generator(config: WorkerServiceConfig, device: str, settings: Mapping
         run = RunConfig.model_validate({**kept, "recipe": {"name": recipe}})
     except ValidationError as error:
         where, words = describe_problem(RunConfig, error.errors(include_url=False)[0])
-        raise ServiceError(ErrorKind.INVALID, f"{where}: {words}") from error
+        raise ServiceError(
+            ErrorKind.INVALID,
+            f"{where}: {words}. This host has Stepwell {__version__}; install the version of the run there",
+        ) from error
     if run.engine.backend != "embedded":
         raise ServiceError(
             ErrorKind.FORBIDDEN, "engine.backend: a host runs engines of its own and asks no other servers"
