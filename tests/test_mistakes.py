@@ -34,6 +34,34 @@ class Number(Env):
     def observe(self): return Observation(str(self.n))
     def oracle(self): return ["More"]
 """
+CREDITS = """
+from stepwell.algos import CreditResult, Timeline
+from stepwell.algos.declarations import credit, loss
+
+@credit(compares_siblings=True)
+def nan(timeline: Timeline):
+    return CreditResult.of_trajectories(timeline, timeline.returns * float("nan"))
+
+@credit(compares_siblings=True)
+def short(timeline: Timeline):
+    return CreditResult.of_trajectories(timeline, timeline.returns[:-1])
+
+@credit(compares_siblings=True)
+def none(timeline: Timeline):
+    return None
+
+@credit(compares_siblings=True)
+def raising(timeline: Timeline):
+    return timeline.retruns
+
+@credit(compares_siblings=True)
+async def coroutine(timeline: Timeline):
+    return None
+
+@loss(needs=("advantages",))
+def plain(inputs):
+    return inputs.policy_logprobs.mean()
+"""
 FILES: dict[str, str | bytes] = {
     "bad.toml": "[train\nx = 1\n",
     "twice.toml": "seed = 1\nseed = 2\n",
@@ -67,6 +95,13 @@ FILES: dict[str, str | bytes] = {
     "runs/one/config.toml": "",
     "runs/one/checkpoints/best/config.json": "{}",
     "runs/one/pool/pool.db": "",
+    "settings.json": '{"train": {"num_updates": 3}}',
+    "quotes.toml": "[policy]\nmodel = ~/models/mine\n",
+    "marked.toml": "\ufeff[train]\nnum_updates = 2\n",
+    "two_columns.csv": "question,question,split\na,b,train\nc,d,held_out\n",
+    "same.jsonl": '{"question": "a", "split": "train"}\n{"question": "a", "split": "held_out"}\n',
+    "parts.py": "def text(step):\n    return '1.0'\n\n\nasync def coroutine(step):\n    return 1.0\n",
+    "credits.py": CREDITS,
     "settings.yaml": "train:\n  num_updates: 3\n",
     "nan.jsonl": '{"number": NaN}\n',
     "prompts.jsonl": '{"prompt": "hi", "completion": "yo"}\n',
@@ -90,6 +125,25 @@ FILES: dict[str, str | bytes] = {
             ("same_task", "seed % 50", "7"),
             ("no_oracle", 'return ["More"]', "return None"),
             ("nan_reward", "Effect(1.0", 'Effect(float("nan")'),
+            (
+                "raising_description",
+                'description = EnvDescription(name, "Count.", ActionSpace(("More", "Less")), max_turns=3)',
+                "description = property(lambda self: self.made)",
+            ),
+            (
+                "raising_close",
+                "    def oracle",
+                "    def close(self): raise KeyError('window')\n    def oracle",
+            ),
+            ("async_begin", "    def begin(", "    async def begin("),
+            ("yielding_act", "return Effect(", "yield Effect("),
+            ("short_begin", "begin(self, task, seed)", "begin(self, task)"),
+            ("short_task", "make_task(cls, options, seed)", "make_task(cls, seed)"),
+            ("text_reward", "Effect(1.0", 'Effect("1.0"'),
+            ("text_success", "success=True", 'success="yes"'),
+            ("int_observation", "str(self.n)", "self.n"),
+            ("one_action", '("More", "Less")', '("More")'),
+            ("text_turns", "max_turns=3", 'max_turns="3"'),
             ("raising_oracle", 'return ["More"]', 'raise KeyError("map")'),
         )
     },

@@ -159,7 +159,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(key: str, near: str | N
         ("policy.lora.target_modules=5", """must be a list of text or "all-linear", got 5 (override)"""),
         ("train=5", "train: must be a table, got 5 (override)"),
         ("recipe=grpo", "must be a table, got 'grpo'; did you mean recipe.name=grpo? (override)"),
-        ("seed.x=5", "seed: must be a whole number, at least 0, got {'x': 5} (override)"),
+        ("seed.x=5", "seed: must be a whole number, at least 0, at most 1e+18, got {'x': 5} (override)"),
         ("train.minibatches=1000", "train.minibatches (1000) exceeds the trajectories of an update (128)"),
         ("engine.num_slots=1", "engine: num_slots (1) must be at least max_batch_size (64)"),
         ("seed", "'seed' is not a setting; write key=value"),

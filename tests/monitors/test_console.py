@@ -198,6 +198,28 @@ def test_a_warm_start_says_how_far_it_is() -> None:
     assert "warm start 20/50" in plain
 
 
+def test_a_warm_start_says_how_much_is_left_of_it_at_most() -> None:
+    entries = [
+        make_entry("warm_start", 0, 9.0, step=10.0, num_steps=50.0),
+        make_entry("warm_start", 0, 29.0, step=20.0, num_steps=50.0),
+    ]
+    told = shown(terminal=False, entries=entries).splitlines()
+    assert "left" not in told[1]  # its pace is not known yet
+    assert told[2].endswith("warm start 20/50  at most 1:00 left of it")
+    progress = Progress(INFO)
+    for entry in (*entries, make_entry("eval", 0, 33.0, success=0.1)):
+        progress.add_entry(entry)
+    assert progress.warm_start_left_s is None
+
+
+def test_single_long_updates_do_not_move_the_time_left() -> None:
+    progress, time_s = Progress(INFO), 0.0
+    for k in range(1, 21):
+        time_s += 30.0 if k in (9, 15) else 2.0
+        progress.add_entry(make_entry("update", k, time_s))
+    assert progress.left_s == pytest.approx(20 * 2.0)
+
+
 def test_an_evaluation_that_is_not_a_number_is_never_the_best() -> None:
     progress = Progress(INFO)
     for k, success in enumerate([float("nan"), 0.3, 0.3]):

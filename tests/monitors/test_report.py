@@ -286,9 +286,8 @@ def test_the_warm_start_is_drawn_over_its_updates_without_charts_of_its_counters
         )
         for i in (1, 2, 3, 4)
     ]
-    loss, planned = draw_warm_start_panels(entries)
-    assert (loss.title, planned.title) == ("Imitation loss", "Planned updates")
-    assert 'data-x="10 40 ' in loss.svg and (planned.svg, planned.last) == ("", "40")
+    (loss,) = draw_warm_start_panels(entries)
+    assert loss.title == "Imitation loss" and 'data-x="10 40 ' in loss.svg
 
 
 @pytest.mark.parametrize("panel", [*PANELS, *WARM_START_PANELS], ids=lambda panel: panel.title)
@@ -365,10 +364,37 @@ def test_a_robot_has_no_style_of_reasoning_among_its_facts(tmp_path: Path) -> No
     make_run(tmp_path, text='\n[agent]\nstrategy = "no_think"\n#')
     keep_episodes(tmp_path)
     facts = write_report(tmp_path).read_text().partition('class="facts"')[2].partition("</dl>")[0]
-    assert "no_think" not in facts
+    assert "the answer alone" not in facts
     keep_episodes(tmp_path, reply="<answer>Left</answer>")
     facts = write_report(tmp_path).read_text().partition('class="facts"')[2].partition("</dl>")[0]
-    assert "no_think" in facts
+    assert "replies" in facts and "the answer alone" in facts
+
+
+def test_an_agent_of_ones_own_has_no_style_of_replies_among_its_facts(tmp_path: Path) -> None:
+    make_run(tmp_path, text='\n[agent]\nstrategy = "no_think"\n[own_agent]\nfunction = "mine:agent"\n#')
+    keep_episodes(tmp_path, reply="4")
+    facts = write_report(tmp_path).read_text().partition('class="facts"')[2].partition("</dl>")[0]
+    assert "the answer alone" not in facts
+
+
+def test_before_and_after_are_compared_where_there_is_something_simpler_beside_them(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    finish_run(tmp_path)
+    assert "What it is worth" in write_report(tmp_path).read_text()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    (tmp_path / "summary.json").write_text(json.dumps({**summary, "baselines": []}))
+    assert "What it is worth" not in write_report(tmp_path).read_text()
+
+
+def test_the_length_of_the_warm_start_is_told_in_its_caption(tmp_path: Path) -> None:
+    monitor = JsonlMonitor()
+    monitor.start(RunInfo(tmp_path, "r", "lake", "steppo", 0, 8))
+    for step in (10, 20):
+        values = {"step": float(step), "num_steps": 300.0, "loss/policy": 1.0 / step}
+        monitor.record(LogEntry("warm_start", 0, float(step), 0, values))
+    monitor.close()
+    text = Page(write_report(tmp_path).read_text()).text
+    assert "20 of at most 300" in text and "num_steps" not in text and "Planned updates" not in text
 
 
 def test_many_large_images_leave_the_report_below_five_megabytes(tmp_path: Path) -> None:

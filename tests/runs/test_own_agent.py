@@ -26,6 +26,7 @@ from stepwell.core import (
     Trajectory,
 )
 from stepwell.monitors.jsonl import read_entries
+from stepwell.monitors.replays import load_replays
 from stepwell.monitors.summary import read_summary
 from stepwell.pool import Filter, open_pool
 from stepwell.rollout import Job, Rollout
@@ -96,6 +97,8 @@ def test_a_run_with_an_own_agent_trains_evaluates_and_leaves_what_any_run_leaves
         f"run/{update}-{i}" for update in (1, 2) for i in range(4)
     }
     assert "Greet" not in (folder / "report.html").read_text()
+    replays = load_replays(folder / "replays.json")
+    assert replays and all(frame.observation and frame.reply for one in replays for frame in one.frames)
     assert played(folder, 1) == []  # the gateway stored them, with its own provenance
 
 

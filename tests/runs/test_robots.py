@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from tests.policies.vla.point_env import NAME
 from tests.runs.small import notes, played, timeless
 
@@ -74,6 +76,8 @@ def test_a_run_leaves_steps_a_report_and_a_policy_that_can_be_evaluated(tmp_path
     replays = load_replays(folder / "replays.json")
     assert {replay.stage for replay in replays} == {"before", "after"}
     assert all(frame.image_png and frame.value is not None for frame in replays[0].frames)
+    first = Image.open(io.BytesIO(replays[0].frames[0].image_png or b""))
+    assert first.size == (160, 160)  # the policy sees no image: people are shown a larger one than 64 by 64
     assert "The point is at" in replays[0].frames[0].observation
     assert (folder / "report.html").stat().st_size > 10_000
     assert any("demonstrations" in note for note in notes(folder))

@@ -110,6 +110,19 @@ def test_figures_of_an_update_are_all_there(whole: Path) -> None:
     assert any(text.startswith("warm start: 8 demonstrations") for text in notes(whole))
 
 
+def test_an_environment_that_draws_nothing_has_no_images_in_its_replays(tmp_path: Path) -> None:
+    settings = (
+        "env.name=household",
+        "env.options={size='tiny'}",
+        "train.num_updates=1",
+        "monitor.report=true",
+    )
+    folder = train(small_config(*settings, "engine.max_length=1024", folder=tmp_path))
+    replays = load_replays(folder / "replays.json")
+    assert replays and all(frame.image_png is None for one in replays for frame in one.frames)
+    assert all(frame.observation for one in replays for frame in one.frames)
+
+
 def test_replays_show_the_same_boards_before_and_after_with_what_each_turn_was_worth(whole: Path) -> None:
     replays = load_replays(whole / "replays.json")
     boards = {stage: [r.task_id for r in replays if r.stage == stage] for stage in ("before", "after")}

@@ -9,8 +9,10 @@ import torch
 from tests.training.made import made, sampled
 from tests.training.test_trainer import trainer
 
+from stepwell.algos import CreditResult, Timeline
+from stepwell.algos.declarations import FunctionSpec, credit
 from stepwell.algos.recipes import RECIPES
-from stepwell.core import Trajectory
+from stepwell.core import ConfigError, Trajectory
 from stepwell.training import TrajectoryMinibatch
 from stepwell.training.update_credit import compute_update_credit, join_timelines, read_values_at
 
@@ -95,3 +97,35 @@ def test_a_minibatch_of_which_nothing_is_kept_teaches_the_critic_alone() -> None
     after = one.policy.state_dict()
     assert not torch.equal(before["critic.head.weight"], after["critic.head.weight"])
     assert trainer("digirl").update(lost)["loss/policy"] == 0.0  # nothing to imitate at all
+
+
+@credit(compares_siblings=True)
+def nothing_for_long_batches(timeline: Timeline) -> CreditResult | None:
+    few = timeline.num_trajectories < 6
+    return CreditResult.of_trajectories(timeline, timeline.returns) if few else None
+
+
+@credit(compares_siblings=True)
+def nan_for_long_batches(timeline: Timeline) -> CreditResult:
+    scale = 1.0 if timeline.num_trajectories < 6 else float("nan")
+    return CreditResult.of_trajectories(timeline, scale * timeline.returns)
+
+
+@credit(compares_siblings=True)
+def failing_for_long_batches(timeline: Timeline) -> CreditResult:
+    return CreditResult.of_trajectories(timeline, timeline.returns / (1 // (6 - timeline.num_trajectories)))
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (nothing_for_long_batches, "must return a CreditResult with an advantage for each of the 19 action"),
+        (nan_for_long_batches, "gave the advantage nan"),
+        (failing_for_long_batches, "ZeroDivisionError"),
+    ],
+)
+def test_a_credit_function_of_ones_own_that_fails_in_a_run_is_named(function: object, told: str) -> None:
+    recipe = RECIPES["grpo"].with_credit(FunctionSpec.of(function))  # type: ignore[arg-type]
+    (whole,) = parts(episodes(), [6])
+    with pytest.raises(ConfigError, match=f"(?s)recipe.credit: .*long_batches.*{told}"):
+        compute_update_credit(recipe, [whole.timeline], 4)

@@ -36,6 +36,28 @@ def test_columns_of_steps_that_hold_nothing_are_left_out(browser: Any, tmp_path:
         assert heads == ["step", "actions", "reward", *last]  # no part of the reward, no value of a critic
 
 
+def test_replies_of_an_agent_of_ones_own_stand_where_others_have_actions(
+    browser: Any, tmp_path: Path
+) -> None:
+    monitor = JsonlMonitor()
+    monitor.start(RunInfo(tmp_path, "r", "mine:agent", "grpo", 5, 8))
+    monitor.record(LogEntry("update", 1, 1.0, 1, {"reward": 0.0}))
+    monitor.close()
+    save_replays(
+        tmp_path / "replays.json",
+        [Replay("t", "t", "success", 1.0, [ReplayFrame("Larger: 3 or 4?", "4", [], 1.0)])],
+    )
+    page = browser.new_page()
+    page.goto(write_report(tmp_path).as_uri())
+    heads, cells = (page.locator(f".steps {tag}:visible").all_inner_texts() for tag in ("th", "td"))
+    outcome, observation = (
+        page.locator(f".viewer .{name}").inner_text() for name in ("outcome", "observation")
+    )
+    page.close()
+    assert heads == ["step", "writes", "reward"] and cells[1] == "4"
+    assert observation == "Larger: 3 or 4?" and "actions" not in outcome
+
+
 def test_the_box_of_a_wide_image_has_its_shape(browser: Any, tmp_path: Path) -> None:
     page = open_report(browser, tmp_path, advantage=None)
     box = page.locator(".board img").bounding_box()

@@ -232,6 +232,8 @@ def find_declaration(kind: Kind, name: str) -> Declaration:
         return _read_declaration(kind, name)
     function = _find_own(kind, name)
     declared = getattr(function, _DECLARATION, None)
+    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+        raise InputError(f"{kind}: {name} is async; write def, which returns its result")
     if not isinstance(declared, Declaration):
         raise InputError(
             f"{kind}: {name} is not declared; write @{kind}(...) above it "

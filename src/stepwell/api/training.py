@@ -24,6 +24,7 @@ from stepwell.config.loading import load_config
 from stepwell.config.presets import list_preset_names
 from stepwell.config.run import RunConfig
 from stepwell.config.writing import flatten_tables
+from stepwell.contracts.before_a_run import refuse_broken_functions
 from stepwell.core.errors import ConfigError
 from stepwell.core.user_objects import is_process_bound, name_object
 from stepwell.runs.build.env_defaults import load_own_config
@@ -82,7 +83,7 @@ def train(
             "an env, or a run to resume"
         )
     require_importable(built)
-    resolve_recipe(built.recipe)  # refused before anything heavy is imported
+    refuse_broken_functions(resolve_recipe(built.recipe))  # before anything heavy is imported
     from stepwell.runs import run as runs
 
     for note in notes if built.monitor.console else ():

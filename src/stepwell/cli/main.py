@@ -19,7 +19,7 @@ from typing import NoReturn, TextIO
 from stepwell import __version__
 from stepwell.core.errors import StepwellError
 from stepwell.core.names import describe_missing_module, suggest_name
-from stepwell.core.user_code import format_own_lines
+from stepwell.core.user_code import format_own_lines, has_own_lines
 from stepwell.runs.interrupts import Terminated, raise_on_sigterm
 
 # each is a module of this folder, in the order of `stepwell --help`
@@ -101,6 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         print(f"error: code of your own ended the command:\n{format_own_lines(error)}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if args.debug or not has_own_lines(error):  # a fault of ours is shown whole
+            raise
+        print(f"error: code of your own failed:\n{format_own_lines(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         is_terminated = isinstance(error, Terminated)

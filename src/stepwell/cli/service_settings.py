@@ -80,7 +80,7 @@ def _read_settings(file: str | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        return tomllib.loads(Path(file).expanduser().read_text(encoding="utf-8"))
+        return tomllib.loads(Path(file).expanduser().read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"--config {file} cannot be read: {error}{suggest_file(file)}") from error
 

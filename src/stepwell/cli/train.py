@@ -86,6 +86,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--resume continues in the run's own environment; leave out --env")
     if resume is None and args.env is None and source is None:
         raise ConfigError(_describe_missing_config(args))
+    for option in ("agent", "tasks", "env"):
+        if getattr(args, option) == "":
+            raise ConfigError(f"--{option} is empty (a variable of the shell that is not set?)")
     given = {"own_agent.function": args.agent, "own_agent.tasks": args.tasks}
     settings = [*args.settings, *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
     if resume is not None and len(settings) > len(args.settings):
@@ -106,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
         check_changes(read_record(resume, config), resume, config)
     _warn_of_foreign_preset(settings, config)
+    _refuse_broken_recipe(config)
     if args.dry_run:
         gc.disable()  # a plan ends soon: looking for garbage, now and at the exit, is a tenth of its time
         atexit.register(gc.freeze)
@@ -117,9 +121,6 @@ def run(args: argparse.Namespace) -> int:
             if not args.is_whole_process:
                 gc.enable()  # and it looks at once
         return 0
-    from stepwell.runs.build.recipe import resolve_recipe
-
-    resolve_recipe(config.recipe)  # refused before anything heavy is imported
     from stepwell.runs.run import raise_if_interrupted, train
 
     if (code := _join_as_rank(config)) is not None:
@@ -130,6 +131,14 @@ def run(args: argparse.Namespace) -> int:
     args.resume = folder
     raise_if_interrupted(folder)  # it has saved and stopped in order; the message is the same
     return 0
+
+
+def _refuse_broken_recipe(config: RunConfig) -> None:
+    """Look at the recipe before anything heavy is imported, and call functions of the user's own once."""
+    from stepwell.contracts.before_a_run import refuse_broken_functions
+    from stepwell.runs.build.recipe import resolve_recipe
+
+    refuse_broken_functions(resolve_recipe(config.recipe))
 
 
 def _describe_missing_config(args: argparse.Namespace) -> str:

@@ -87,7 +87,7 @@ class EngineConfig(Settings):
     on_new_weights: Literal["continue", "recompute"] = Field(
         "continue", description="requests in flight keep their older keys and values, or compute them again"
     )
-    seed: int = Field(0, ge=0, description="requests without a seed get theirs from this one")
+    seed: int = Field(0, ge=0, le=10**18, description="requests without a seed get theirs from this one")
     forward: Literal["auto", "lean", "transformers"] = Field(
         "auto", description="our own decoder for the Llama family, or the model's own code for any model"
     )
@@ -167,4 +167,4 @@ class RemoteEngineConfig(Settings):
         "`version` (vLLM in development mode: /weight_info)",
     )
     api_key_env: str = Field("", description="environment variable that holds the server's API key")
-    seed: int = Field(0, ge=0, description="requests without a seed get theirs from this one")
+    seed: int = Field(0, ge=0, le=10**18, description="requests without a seed get theirs from this one")

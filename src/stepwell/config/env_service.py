@@ -21,7 +21,7 @@ class EnvServiceConfig(ServiceConfig):
     )
 
     num_threads: int = Field(
-        4, ge=1, description="threads that environments run in; an environment stays in its own"
+        4, ge=1, le=1024, description="threads that environments run in; an environment stays in its own"
     )
     max_sessions: int = Field(1024, ge=1, description="environments open at once, of all callers")
     max_sessions_per_key: int = Field(1024, ge=1, description="environments open at once, of one caller")

@@ -45,7 +45,7 @@ from stepwell.core.errors import ConfigError
 from stepwell.core.names import suggest_file, suggest_name
 from stepwell.core.user_objects import is_import_path
 
-__all__ = ["dump_config", "load_config", "parse_options"]
+__all__ = ["describe_toml_error", "dump_config", "load_config", "parse_options"]
 
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?$")
 _ENTRY = re.compile(r"\s*([A-Za-z0-9_\"'.\s-]+?)\s*=")
@@ -123,6 +123,8 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
 def _read_source(path: Path | str) -> _Source:
     text = str(path)
     file = Path(path).expanduser()
+    if not text.strip():
+        raise ConfigError("the configuration's name is empty; give a TOML file or a preset")
     if file.is_dir():
         if not (file / _RUN_FILE).is_file():
             raise ConfigError(f"{text} is a folder without {_RUN_FILE}; give a run folder or a TOML file")
@@ -142,7 +144,7 @@ def _read_text(file: Path) -> str:
             f"for an agent: demo --agent {file}:FUNCTION"
         )
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # editors on Windows write a mark before the text
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text ({error}); save it as UTF-8") from None
 
@@ -167,9 +169,19 @@ def _read_toml(name: str, text: str) -> _Source:
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name} is not valid TOML: {error}") from None
+        raise ConfigError(describe_toml_error(name, text, error)) from None
     places = {rename_key(key): place for key, place in _find_lines(text)}
     return _Source(name, rename_tables(values), places, list_names(values))
+
+
+def describe_toml_error(name: str, text: str, error: ValueError) -> str:
+    """What is wrong with a text that is not TOML: with the line, and how texts are written."""
+    if text.lstrip().startswith("{"):
+        return f"{name} is JSON, and settings are TOML: [train] on a line, num_updates = 3 on the next"
+    place = re.search(r"\(at line (\d+), column \d+\)$", str(error))
+    line = text.split("\n")[int(place[1]) - 1].strip() if place else ""
+    hint = '; a text is written "so"' if "Invalid value" in str(error) else ""
+    return f"{name} is not valid TOML: {error}{f': {line:.120}' if line else ''}{hint}"
 
 
 def _find_lines(text: str) -> Iterator[tuple[str, str]]:

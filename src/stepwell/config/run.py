@@ -274,8 +274,8 @@ class RunConfig(Settings):
         None, description="name of the run's folder under `folder`; None: env, recipe, seed and time"
     )
     folder: str = Field("runs", description="where run folders are made")
-    seed: int = Field(0, ge=0, description="seed of tasks, sampling and new weights")
-    num_threads: int | None = Field(None, ge=1, description="CPU threads; None: torch's choice")
+    seed: int = Field(0, ge=0, le=10**18, description="seed of tasks, sampling and new weights")
+    num_threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; None: torch's choice")
     env: EnvConfig = Field(default_factory=EnvConfig)
     agent: AgentConfig = Field(default_factory=AgentConfig)
     own_agent: OwnAgentConfig = Field(default_factory=OwnAgentConfig)
@@ -296,6 +296,16 @@ class RunConfig(Settings):
     pool: RunPoolConfig = Field(default_factory=RunPoolConfig)
     monitor: MonitorConfig = Field(default_factory=MonitorConfig)
     parity: ParityConfig = Field(default_factory=ParityConfig)
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str | None) -> str | None:
+        parts = PurePath(name or "run").parts
+        if PurePath(name or "run").is_absolute() or ".." in parts or not parts:
+            raise ValueError(
+                f"{name!r} is no name of a folder inside `folder`; set folder=… for another place"
+            )
+        return name
 
     @property
     def title(self) -> str:

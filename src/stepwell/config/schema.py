@@ -127,6 +127,8 @@ def describe_problem(model: type[BaseModel], found: Any) -> tuple[str, str]:
         return key, f"{found['msg']}, got {found['input']!r}"
     # in a union or a list pydantic appends the branch or item that failed: the field counts
     item = next((int(part) + 1 for part in path[len(setting.path) :] if part.isdigit()), None)
+    if item and not path[-1].isdigit() and _find_item_table(model, setting.path) is not None:
+        return key, f"{found['msg'][:1].lower()}{found['msg'][1:]}, got {found['input']!r}"
     got = f"; item {item} is" if item else ", got"
     value = found["input"]
     table = find_table_model(setting.info) if isinstance(value, str) else None

@@ -46,7 +46,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from stepwell.config.base import Settings
-from stepwell.config.loading import load_config
+from stepwell.config.loading import describe_toml_error, load_config
 from stepwell.config.renamed import merge_tables, rename_study_keys
 from stepwell.config.run import RunConfig
 from stepwell.config.study_parts import (
@@ -196,9 +196,12 @@ def load_study(path: Path) -> StudyConfig:
     if not path.is_file():
         raise ConfigError(f"study file {str(path)!r} does not exist; give the path of a TOML file")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+        values = tomllib.loads(text)
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(describe_toml_error(str(path), text, error)) from None
     try:
         return StudyConfig.model_validate(rename_study_keys(values, f"{path}: "))
     except ValidationError as error:

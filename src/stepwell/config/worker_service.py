@@ -24,7 +24,7 @@ class WorkerServiceConfig(ServiceConfig):
     )
     devices: tuple[str, ...] = Field((), description="devices that may be named; none: all of this machine")
     num_threads: int | None = Field(
-        None, ge=1, description="CPU threads of each generator; None: torch's choice"
+        None, ge=1, le=1024, description="CPU threads of each generator; None: torch's choice"
     )
     max_workers: int = Field(16, ge=1, description="processes at once, of all callers")
     max_envs: int = Field(4096, ge=1, description="largest number of environments of one simulator")

@@ -56,7 +56,7 @@ class GeneratorsConfig(Settings):
         "language model, whose engine lets new requests join",
     )
     num_threads: int | None = Field(
-        None, ge=1, description="CPU threads of each generator; None: torch's choice"
+        None, ge=1, le=1024, description="CPU threads of each generator; None: torch's choice"
     )
     devices: tuple[str, ...] = Field(
         (), description="devices of generators in turn, such as cuda:0 or HOST/cuda:0; empty: policy.device"

@@ -47,6 +47,11 @@ class ActionSpace:
 
     def __post_init__(self) -> None:
         self._check_tools()
+        if isinstance(self.names, str):
+            raise InputError(
+                'actions.names must be a list of names, such as ("Up", "Down") or ("Up",), '
+                f"got {self.names!r}"
+            )
         if self.max_per_turn < 1:
             raise InputError(f"actions.max_per_turn must be at least 1, got {self.max_per_turn}")
         if self.is_text and self.max_per_turn != 1:
@@ -130,7 +135,7 @@ class EnvDescription:
             raise InputError(
                 f'actions must be an ActionSpace, such as ActionSpace(("Up", "Down")), got {self.actions!r}'
             )
-        if self.max_turns < 1:
-            raise InputError(f"max_turns must be at least 1, got {self.max_turns}")
+        if not isinstance(self.max_turns, int) or self.max_turns < 1:
+            raise InputError(f"max_turns must be a whole number, at least 1, got {self.max_turns!r}")
         if self.history_line_chars < 16:
             raise InputError(f"history_line_chars must be at least 16, got {self.history_line_chars}")

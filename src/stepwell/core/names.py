@@ -71,7 +71,7 @@ def suggest_file(typed: str | Path) -> str:
     path = Path(typed).expanduser()
     beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
     near = find_nearest(path.stem, {other.stem for other in beside})
-    found = [other for other in beside if other.stem in near]
+    found = [other for other in beside if other.stem in near and other != path]
     found = [other for other in found if other.suffix == path.suffix] or found
     return (
         f"; did you mean {' or '.join(repr(str(other)) for other in found)}?" if 0 < len(found) <= 3 else ""

@@ -25,6 +25,10 @@ class Observation:
     tools: tuple[ToolSchema, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise InputError(
+                f"observation.text must be text, got {self.text!r:.60} ({type(self.text).__name__})"
+            )
         if not self.text.isascii():
             object.__setattr__(self, "text", replace_half_surrogates(self.text))
         if self.images == ():

@@ -121,6 +121,14 @@ def format_own_lines(error: BaseException) -> str:
     return replace_half_surrogates("\n".join(lines)[:MAX_ERROR])
 
 
+def has_own_lines(error: BaseException) -> bool:
+    """Whether the user's own code is on the way to an exception."""
+    names = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return any(
+        not _is_ours(n) and not n.startswith((*_LIBRARIES, "<")) and "-packages" not in n for n in names
+    )
+
+
 def format_own_stack(frame: FrameType) -> str:
     """The frames of the user's own code on the way to `frame`."""
     return _format_frames(traceback.extract_stack(frame))

@@ -21,6 +21,7 @@ import gzip
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,11 @@ def read_rows(source: str, setting: str) -> Iterator[Row]:
     """The rows of a source in order, each with its place."""
     if source.startswith(PREFIX):
         return _open_named_data_set(source.removeprefix(PREFIX), setting)
+    if "://" in source:
+        raise ConfigError(
+            f"{setting}: {source} is an address; download the file and give its path, or name a data set: "
+            f"{PREFIX}NAME/SPLIT"
+        )
     path = Path(source).expanduser()
     if path.is_dir():
         return _open_saved_data_set(path, setting)
@@ -119,6 +125,8 @@ def _read_csv(text: str, delimiter: str, where: str) -> Iterator[Row]:
             raise ConfigError(
                 f"{where} has the one column {reader.fieldnames[0]!r}; separate columns by {name}"
             )
+        if twice := [name for name, count in Counter(reader.fieldnames).items() if count > 1]:
+            raise ConfigError(f"{where} has two columns called {twice[0]!r}; rename one of them")
         for row in reader:
             place = f"line {reader.line_num}"
             if None in row or None in row.values():

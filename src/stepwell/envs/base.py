@@ -248,8 +248,13 @@ class Env(ABC):
         reward, process, num_actions, effect = 0.0, 0.0, 0, NOTHING
         for action in actions:
             effect = require_type(self, "act", self.act(action), Effect)
-            reward += effect.reward
-            process += effect.process
+            try:
+                reward += effect.reward
+                process += effect.process
+            except TypeError:
+                raise EnvError(
+                    f"{type(self).__name__}.act: reward and process must be numbers, got {effect!r}"
+                ) from None
             num_actions += 1
             if effect.terminated or effect.truncated:
                 break
@@ -288,6 +293,10 @@ class Env(ABC):
     def _end_turn(self, effect: Effect, num_actions: int, process: float) -> tuple[bool, dict[str, JSON]]:
         """Count the turn; whether it terminated the episode, and its info."""
         assert self._limits is not None
+        if isinstance(effect.success, str) or isinstance(effect.terminated, str):
+            raise EnvError(
+                f"{type(self).__name__}.act: success and terminated must be True or False, got {effect!r}"
+            )
         self._num_turns += 1
         terminated = effect.terminated or (self._num_turns >= self._limits[2] and not effect.truncated)
         self._is_over = terminated or effect.truncated

@@ -143,7 +143,38 @@ def _import_env_type(path: str) -> type[Env] | type[RobotEnv]:
         raise ConfigError(f"env {path!r} is incomplete: {class_name} must define {', '.join(missing)}")
     if inspect.isfunction(inspect.getattr_static(found, "make_task")):
         raise ConfigError(f"env {path!r}: write @classmethod above make_task; tasks are made without an env")
-    return found
+    kind: type[Env] | type[RobotEnv] = found
+    if issubclass(kind, Env) and not path.startswith("stepwell."):
+        _check_methods(kind, path)
+    return kind
+
+
+_METHODS = {
+    "make_task": ("options", "seed"),
+    "begin": ("task", "seed"),
+    "act": ("action",),
+    "observe": (),
+    "oracle": (),
+}
+
+
+def _check_methods(kind: type[Env], path: str) -> None:
+    """Refuse methods that cannot be called as they will be, before the first episode fails in them."""
+    for name, arguments in _METHODS.items():
+        method = getattr(kind, name)
+        first = "cls" if name == "make_task" else "self"
+        wanted = f"def {name}({', '.join((first, *arguments))})"
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            raise ConfigError(
+                f"env {path!r}: {name} is async; write {wanted}, or derive the class from "
+                "stepwell.envs.AsyncEnv, which awaits begin_async, act_async and observe_async"
+            )
+        if inspect.isgeneratorfunction(method):
+            raise ConfigError(f"env {path!r}: {name} has a yield; write {wanted}, which returns its result")
+        try:
+            inspect.signature(method).bind(*(() if name == "make_task" else (None,)), *arguments)
+        except TypeError as error:
+            raise ConfigError(f"env {path!r}: {name} must be called as {wanted} ({error})") from None
 
 
 def _suggest_env(module: ModuleType, class_name: str) -> str:

@@ -6,7 +6,9 @@ written every `every` updates, when the last line is older than `every_s` second
 evaluation. Lines are ASCII without control characters, so that the output can be searched and kept.
 
 `Progress` holds what is known so far, independent of terminals. The time left is that of the remaining
-updates, at the pace of the last ones, and of the remaining evaluations, each as long as the last one.
+updates, at the pace of the last ones (a mean without the longest and the shortest, since other work on the
+machine stretches single updates), and of the remaining evaluations, each as long as the last one. A warm
+start tells the most that is left of it: it ends where its goal is reached.
 Before the first update it is the expected time (`RunInfo.expected_s`), if there is one; over the first
 quarter of the updates it passes from that to the pace, since early episodes are longer than later ones.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -26,7 +29,7 @@ from rich.text import Text
 
 from stepwell.monitors.base import LogEntry, Monitor, RunInfo
 
-RECENT = 30  # updates whose pace predicts the time left
+RECENT = 15  # updates whose pace predicts the time left
 EARLY = 0.25  # share of the updates after which the pace alone predicts it
 SPARKS = "▁▂▃▄▅▆▇█"
 CURVES = {"success": "success", "format_share": "in form"}
@@ -53,6 +56,7 @@ class Progress:
     update_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # each of the last updates
     eval_s: float = 0.0  # the last evaluation
     warm_start_s: float = 0.0
+    warm_start_at: tuple[float, float] | None = None  # time and step of its first entry
     last_s: float | None = None  # time of the last entry; None before the first one
 
     def add_entry(self, entry: LogEntry) -> None:
@@ -85,6 +89,8 @@ class Progress:
             self.eval_s = took_s
         elif entry.kind == "warm_start":
             self.warm_start_s = entry.time_s
+            if self.warm_start_at is None:
+                self.warm_start_at = entry.time_s, entry.values.get("step", 0.0)
 
     @property
     def best(self) -> LogEntry | None:
@@ -98,7 +104,7 @@ class Progress:
         if not self.update_s:
             expected_s = self.info.expected_s
             return None if expected_s is None else max(expected_s - self.time_s, 0.0)
-        pace_s = sum(self.update_s) / len(self.update_s)
+        pace_s = _mean_without_extremes(self.update_s)
         evals_s = self._count_evals_left() * self.eval_s
         left_s = pace_s * (self._find_last_update() - self.update) + evals_s
         if self.info.expected_s is not None:
@@ -108,6 +114,17 @@ class Progress:
         if limit_s:
             left_s = min(left_s, limit_s + self.warm_start_s - self.time_s + min(evals_s, self.eval_s))
         return max(0.0, left_s)
+
+    @property
+    def warm_start_left_s(self) -> float | None:
+        """The most seconds to the end of the warm start, at its pace; None: not in it, or not known yet."""
+        step, whole = self.values.get("step", 0.0), self.values.get("num_steps")
+        if whole is None or self.warm_start_at is None or step <= self.warm_start_at[1]:
+            return None
+        if not self.phase.startswith("warm start"):
+            return None
+        begun_s, first = self.warm_start_at
+        return (self.warm_start_s - begun_s) / (step - first) * max(whole - step, 0.0)
 
     def _find_last_update(self) -> int:
         """The number of updates of the run; fewer where its limit of environment steps comes sooner."""
@@ -134,6 +151,13 @@ class Progress:
         if self.phase == "training":
             return counted
         return f"{self.phase} ({counted})" if self.update else self.phase
+
+
+def _mean_without_extremes(times: Sequence[float]) -> float:
+    """The mean of times without a tenth of them at either end; of all, if they are few."""
+    cut = math.ceil(len(times) / 10) if len(times) > 4 else 0
+    kept = sorted(times)[cut : len(times) - cut]
+    return sum(kept) / len(kept)
 
 
 def _warm_start_title(values: dict[str, float]) -> str:
@@ -234,6 +258,8 @@ def format_entry(entry: LogEntry, progress: Progress) -> str:
     words += [f"agent failed {failed}"] if (failed := describe_failures(values)) else []
     if (left := progress.left_s) is not None:
         words.append(f"left {format_duration(left)}")
+    elif (left := progress.warm_start_left_s) is not None:
+        words.append(f"at most {format_duration(left)} left of it")
     return "  ".join(words)
 
 
@@ -303,6 +329,8 @@ def _make_head(progress: Progress, since_s: float) -> Table:
     clock = format_duration(progress.time_s + since_s)
     if (left := progress.left_s) is not None:
         clock += f", {format_duration(max(left - since_s, 0.0))} left"
+    elif (left := progress.warm_start_left_s) is not None:
+        clock += f", at most {format_duration(max(left - since_s, 0.0))} left of it"
     head.add_row(
         Text(progress.title, style="bold"),
         ProgressBar(total=whole, completed=min(done, whole), width=28),

@@ -43,13 +43,13 @@ def draw_warm_start_panels(entries: Sequence[LogEntry]) -> list[DrawnPanel]:
     warm = [entry for entry in entries if entry.kind == "warm_start"]
     has_steps = all("step" in entry.values for entry in warm)
     x = [entry.values["step"] if has_steps else entry.time_s for entry in warm]
-    return _draw_all(WARM_START_PANELS, warm, x, hidden="step")
+    return _draw_all(WARM_START_PANELS, warm, x, hidden=("step", "num_steps"))
 
 
 def _draw_all(
-    panels: Sequence[Panel], entries: Sequence[LogEntry], x: Sequence[float], *, hidden: str = ""
+    panels: Sequence[Panel], entries: Sequence[LogEntry], x: Sequence[float], *, hidden: Sequence[str] = ()
 ) -> list[DrawnPanel]:
-    left = list(dict.fromkeys(name for entry in entries for name in entry.values if name != hidden))
+    left = list(dict.fromkeys(name for entry in entries for name in entry.values if name not in hidden))
     drawn: list[DrawnPanel] = []
     for panel in panels:
         chosen = panel.choose_metrics(left)

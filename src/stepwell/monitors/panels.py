@@ -384,5 +384,4 @@ WARM_START_PANELS = (
         0.0,
         labels={"grad_norm": "policy"},
     ),
-    Panel("Planned updates", ("num_steps",), "The most it may make; it can end earlier."),
 )

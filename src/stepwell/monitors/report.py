@@ -194,7 +194,7 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
             (size, draw_bar_chart(bars, title="held-out success", width=width, high=1.0))
             for size, width in _SIZES
         ],
-        "has_bars": len(bars) > 1 and not run.is_evaluation,
+        "has_bars": bool(levels) and len(bars) > 1 and not run.is_evaluation,
         "figures": summary.more.get("figures", []) if summary and run.is_evaluation else [],
         "curves": [
             (
@@ -211,6 +211,7 @@ def _build_content(run: RunFolder) -> dict[str, Any]:
         else [],
         **tabulate_phases(run.phases),
         "agent_failures": _count_agent_failures(run),
+        "warm_span": _describe_warm_start(run),
         "num_warm": sum(entry.kind == "warm_start" for entry in run.entries),
         "num_updates": sum(entry.kind == "update" for entry in run.entries),
         "panels": draw_training_panels(run.entries),
@@ -314,8 +315,28 @@ def _list_facts(run: RunFolder) -> list[tuple[str, str]]:
     facts += [("seed", str(seed))] if seed != "" else []
     facts += [("changed", change) for change in describe_changes(run.summary)] if run.summary else []
     agent = run.config.get("agent", {}).get("strategy")
+    is_own = bool(run.config.get("own_agent", {}).get("function"))
     writes = not run.replays or _has_replies(run)  # a robot has no style of reasoning
-    return facts + ([("agent", str(agent))] if agent and writes else [])
+    if not agent or is_own or not writes:
+        return facts
+    return [*facts, ("replies", _REPLIES.get(agent, str(agent)))]
+
+
+_REPLIES = {  # strategies, in words
+    "no_think": "the answer alone",
+    "free_think": "thoughts, answer",
+    "grounding": "what it sees, thoughts, answer",
+    "world_modeling": "thoughts, what comes next, answer",
+    "grounding_world_modeling": "what it sees, thoughts, what comes next, answer",
+}
+
+
+def _describe_warm_start(run: RunFolder) -> str:
+    """How far the warm start went: `80 of at most 300`; empty where that was not recorded."""
+    last = next((e.values for e in reversed(run.entries) if e.kind == "warm_start"), {})
+    if "step" not in last or "num_steps" not in last:
+        return ""
+    return f"{last['step']:.0f} of at most {last['num_steps']:.0f}"
 
 
 def _has_replies(run: RunFolder) -> bool:

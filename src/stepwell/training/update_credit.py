@@ -21,6 +21,9 @@ from stepwell.algos import Timeline
 from stepwell.algos.credit.result import CreditResult
 from stepwell.algos.declarations import load_function
 from stepwell.algos.recipes import Recipe
+from stepwell.core.errors import ConfigError
+from stepwell.core.user_code import format_own_lines
+from stepwell.core.user_objects import is_import_path
 from stepwell.training.credit_measures import compute_explained_variance, measure_credit
 
 _LABELS = ("groups", "anchors")
@@ -39,7 +42,7 @@ def compute_update_credit(
     if "horizon" in recipe.credit_traits.fills and kwargs.get("horizon") is None:
         kwargs["horizon"] = horizon
     whole = join_timelines(timelines)
-    credit: CreditResult = load_function("credit", spec.name)(whole, **kwargs)
+    credit = _call_credit(spec.name, whole, kwargs)
     metrics, values = {}, None
     if credit.value_targets is not None and credit.value_sites is not None:
         values = read_values_at(whole, credit.value_sites)
@@ -48,6 +51,29 @@ def compute_update_credit(
         metrics |= measure_credit(whole, credit, values)
     credit = credit.whiten_advantages(recipe.whiten) if recipe.whiten else credit
     return cut_credit(credit, timelines), metrics
+
+
+def _call_credit(name: str, timeline: Timeline, kwargs: dict[str, Any]) -> CreditResult:
+    """The result of a credit function. What goes wrong in one of the user's own is told as such."""
+    function = load_function("credit", name)
+    if not is_import_path(name):
+        built_in: CreditResult = function(timeline, **kwargs)
+        return built_in
+    try:
+        result: object = function(timeline, **kwargs)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"recipe.credit: {name} failed:\n{format_own_lines(error)}") from error
+    tensor = result.advantages if isinstance(result, CreditResult) else None
+    if not isinstance(result, CreditResult) or tensor is None or len(tensor) != timeline.num_tokens:
+        given = type(result).__name__ if tensor is None else f"{len(tensor)} advantages"
+        raise ConfigError(
+            f"recipe.credit: {name} must return a CreditResult with an advantage for each of the "
+            f"{timeline.num_tokens} action tokens, got {given}"
+        )
+    if not bool(tensor.isfinite().all()):
+        bad = tensor[~tensor.isfinite()][0].item()
+        raise ConfigError(f"recipe.credit: {name} gave the advantage {bad}; guard divisions and logarithms")
+    return result
 
 
 def join_timelines(timelines: Sequence[Timeline]) -> Timeline:

@@ -122,7 +122,10 @@ class RunResources:
         env, own = self.config.env, self.config.own_agent.tasks
         source, setting = (own, "own_agent.tasks") if own is not None else (env.tasks, "env.tasks")
         if not tasks and source is not None:
-            raise ConfigError(f"{setting}: {source} has no {split.value} task; add some, or `split` fields")
+            raise ConfigError(
+                f"{setting}: {source} has no {split.value} task; add some, or `split` fields "
+                "(a task that is in both splits counts as held out)"
+            )
         if not tasks:
             raise ConfigError(
                 f"{env.name} with these env.options has no {split.value} task: change "

@@ -12,7 +12,7 @@ so: what was learnt does not depend on images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,7 @@ from stepwell.runs.build.components import Components
 from stepwell.training import TrajectoryMinibatch
 
 NUM_REPLAYS = 6
+SHOWN_PIXELS = 160  # sides of a robot's image in a replay, where its policy sees none
 Stage = Literal["before", "after"]
 
 
@@ -72,7 +73,7 @@ def make_replays(
     replays: list[Replay] = []
     problems: list[BaseException] = []
     try:
-        with closing(make_env(name, components.config.env.options)) as env:
+        with closing(make_env(name, _choose_options(components))) as env:
             for one in seen:
                 try:
                     replays.append(play(env, one))
@@ -102,6 +103,14 @@ def _compute_worth(
     result = credit.step_gae(replace(batch.timeline, state_values=states))
     assert result.step_advantages is not None
     return _split_by_step(states, trajectories), _split_by_step(result.step_advantages, trajectories)
+
+
+def _choose_options(components: Components) -> dict[str, Any]:
+    """The environment's options; a robot whose policy sees no image is shown in larger ones than it would."""
+    options = dict(components.config.env.options)
+    if components.is_robot and options.get("observation", "state") == "state":
+        options.setdefault("image_size", SHOWN_PIXELS)
+    return options
 
 
 def _make_empty(
@@ -182,9 +191,16 @@ def _replay_messages(seen: _ShownEpisode) -> Replay:
     frames = []
     for index, step in enumerate(seen.trajectory.steps):
         messages: Any = step.info.get("messages", ())
-        said = "\n\n".join(str(message.get("content", "")) for message in messages)
-        frames.append(seen.frame(index, said, _read_reply(step), []))
+        frames.append(seen.frame(index, _format_messages(messages), _read_reply(step), []))
     return seen.replay(frames, seen.trajectory.error)
+
+
+def _format_messages(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The texts of messages; of several, each with its role."""
+    texts = [str(message.get("text", message.get("content", ""))) for message in messages]
+    if len(texts) < 2:
+        return "".join(texts)
+    return "\n\n".join(f"{m.get('role', '')}: {text}" for m, text in zip(messages, texts, strict=True))
 
 
 def _replay_language(env: Env, seen: _ShownEpisode) -> Replay:
@@ -192,19 +208,21 @@ def _replay_language(env: Env, seen: _ShownEpisode) -> Replay:
     frames = []
     for index, step in enumerate(seen.trajectory.steps):
         actions = [str(action) for action in step.info["actions"]]  # type: ignore[union-attr]
-        image, problem = encode_png(_choose_image(env, observation)), str(step.info.get("problem", ""))
+        image, problem = _choose_image(env, observation), str(step.info.get("problem", ""))
         frames.append(
             seen.frame(index, observation.text, _read_reply(step), actions, image_png=image, problem=problem)
         )
         if not step.is_summary:
             observation = env.step(actions)[0]
-    return seen.replay(frames, observation.text, final_image_png=encode_png(_choose_image(env, observation)))
+    return seen.replay(frames, observation.text, final_image_png=_choose_image(env, observation))
 
 
-def _choose_image(env: Env, observation: Observation) -> AnyArray:
-    """The image that the agent saw; for a text agent a rendered image of the state."""
+def _choose_image(env: Env, observation: Observation) -> bytes | None:
+    """The image that the agent saw; for a text agent one of the state, if there is any."""
     seen = observation.images
-    return np.concatenate(seen, axis=1) if _has_equal_heights(seen) else env.render()
+    if _has_equal_heights(seen):
+        return encode_png(np.concatenate(seen, axis=1))
+    return None if type(env).render is Env.render else encode_png(env.render())
 
 
 def _has_equal_heights(images: Sequence[AnyArray]) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
+from pathlib import Path
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError
@@ -25,6 +27,7 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
         from stepwell.pool.database import parse_database_url
 
         parse_database_url(config.pool.url)
+    _check_folder(config.folder)
     _check_packages(config)
     components = Components(config, for_plan=True)
     try:
@@ -42,6 +45,16 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
     finally:
         components.close()
     return "\n".join(lines)
+
+
+def _check_folder(folder: str) -> None:
+    """Refuse a place where no run folder can be made, as the run would."""
+    at = Path(folder).absolute()
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
+        reason = "cannot be written to" if at.is_dir() else "is no folder"
+        raise ConfigError(f"folder: cannot make {folder} ({at} {reason}); choose another `folder`")
 
 
 def _check_packages(config: RunConfig) -> None:

@@ -78,7 +78,9 @@ def create_env_app(config: EnvServiceConfig | None = None) -> FastAPI:
         title="Stepwell environments", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.sessions, app.state.header_timeout_s = sessions, config.header_timeout_s
-    add_pages(app, _ABOUT, _FRAMES)
+    hosted = config.envs[0] if config.envs else "frozenlake"
+    examples = (("/envs", ""), ("/sessions", json.dumps({"env": hosted, "count": 1})))
+    add_pages(app, _ABOUT, examples, _FRAMES, needs_key=bool(config.keys or config.keys_file))
     _add_status_routes(app, operations, sessions)
     app.include_router(make_json_router(operations))
     answer = FrameAnswers(operations, limits, log)

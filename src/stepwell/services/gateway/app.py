@@ -40,6 +40,13 @@ _ABOUT = (
     "Point an agent's base URL at /s/SESSION/v1 (OpenAI) or /s/SESSION (Anthropic). "
     "docs/gateway.md describes it."
 )
+_EXAMPLES = (
+    (
+        "/s/mine/v1/chat/completions",
+        '{"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}',
+    ),
+    ("/sessions/mine", ""),
+)
 SESSION_HEADER = "x-stepwell-session"
 _RETRY_HEADER = "x-stainless-retry-count"  # sent by the openai and anthropic clients
 _ERROR_KINDS = {kind.value: kind for kind in ErrorKind}
@@ -62,7 +69,7 @@ def create_app(gateway: Gateway | UpstreamGateway, config: GatewayConfig | None 
         title="Stepwell gateway", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.header_timeout_s = config.header_timeout_s
-    add_pages(app, _ABOUT)
+    add_pages(app, _ABOUT, _EXAMPLES, needs_key=bool(config.keys or config.keys_file))
     for router in make_routers(gateway, identify_caller):
         app.include_router(router)
         app.include_router(router, prefix="/s/{session}")
