@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import importlib
 import random
-import shutil
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -31,9 +30,9 @@ from stepwell.core.errors import EnvError
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.options import declare_host_option
 from stepwell.envs.tiles import Image, draw_text
+from stepwell.envs.web.browser import find_chromium
 
 MAX_CHARS = 20_000
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 GUIDE = """You work in a web browser. The page is shown as a tree; an element's id stands in brackets.
 Each turn, answer with one call, for example click("12"), fill("7", "lamp"), select_option("9", "Red"),
 press("7", "Enter"), scroll(0, 300), goto("http://…"), go_back(), new_tab(), tab_focus(0),
@@ -174,12 +173,7 @@ class BrowserGymEnv(Env):
                 importlib.import_module(module)
             except ImportError as error:
                 raise ConfigError(f"the module {module!r} of BrowserGym is not installed: {error}") from error
-        path = self.options.browser or next(filter(None, map(shutil.which, BROWSERS)), None)
-        if path is None:
-            raise ConfigError(
-                "no Chromium is installed: scripts/install_chromium.sh, or set env.options.browser"
-            )
-        _name_browser(path)
+        _name_browser(self.options.browser or find_chromium())
         arguments: dict[str, Any] = (
             {"task_kwargs": self.options.task_kwargs} if self.options.task_kwargs else {}
         )
