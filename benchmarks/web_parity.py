@@ -293,14 +293,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="steps of the walk over a site")
     args = parser.parse_args()
     small, sizes = args.small, [args.size] if args.size else ["tiny", "full"]
-    machine = {"machine": platform.machine(), "python": platform.python_version()}
-    oracles, parity = dict[str, Any](machine), dict[str, Any](machine)
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    oracles, parity = dict[str, Any](), dict[str, Any]()
     for size in sizes:
         if args.part in (None, "oracles"):
             names = list(TEMPLATES)[:: 48 if small else 1]
             calls = {name: lambda name=name, size=size: play_oracle(name, size) for name in names}
             rows = run_all(f"oracles {size}", calls, args.contexts)
             oracles[size] = summarize_oracles(rows, play_by_chance(size, 20 if small else 1920))
+            oracles[size]["machine"] = machine
             print(json.dumps(oracles[size]))
         num_pages = 5 if small else args.pages if size == "full" else 0
         share = 100 if small else args.share if size == "full" else 1
@@ -322,9 +323,10 @@ def main() -> None:
                 print(json.dumps({site: {**row, "differences": 0} for site, row in rows.items()}))
                 parity.setdefault(size, {})[part] = rows
                 parity[size][f"{part}_cpu_s"] = round(count_cpu_s() - began)
+                parity[size][f"{part}_machine"] = machine
     if not small:
         for name, found in (("web_oracles.json", oracles), ("web_parity.json", parity)):
-            if found != machine:
+            if found:
                 keep_result(RESULTS / name, found)
 
 
