@@ -157,8 +157,13 @@ def test_outliers_that_come_too_often_are_a_fault() -> None:
 def test_an_engine_that_errs_by_more_than_rounding_is_found_at_once() -> None:
     monitor = ParityMonitor("bfloat16")
     assert monitor.judge_gaps(bfloat16_gaps(0), lambda share: errors_of(1)).fault is None
-    verdict = monitor.judge_gaps(bfloat16_gaps(2, scale=1.5), lambda share: errors_of(3, fault=1.5))
+    errors = errors_of(3, fault=1.5)
+    verdict = monitor.judge_gaps(bfloat16_gaps(2, scale=1.5), lambda share: errors)
     assert verdict.fault is not None and "farther from the float32 result than the trainer" in verdict.fault
+    assert (
+        f"by {errors.engine.mean():.2g} on average, the trainer by {errors.trainer.mean():.2g}"
+        in verdict.fault
+    )
 
 
 def test_words_that_round_together_do_not_stop_a_healthy_run_and_do_not_hide_a_fault() -> None:
@@ -216,12 +221,17 @@ def test_large_gaps_by_a_trainer_that_rounds_more_than_the_engine_are_a_fault() 
     assert ParityMonitor("bfloat16").judge_gaps(gaps, lambda share: swapped).fault is not None
 
 
-def test_a_run_in_16_bits_records_how_often_the_engine_was_farther_off() -> None:
+def test_a_run_in_16_bits_records_how_often_the_engine_was_farther_off_and_how_far_both_were() -> None:
     runner = SimpleNamespace(dtype=torch.bfloat16)
     check = ParityCheck(ParityConfig(), lambda: runner, pytest.fail)  # type: ignore[arg-type, return-value]
     assert check.read_figures() == {}
     check.judge_gaps("update 1", bfloat16_gaps(1), lambda share: errors_of(1))
-    assert check.read_figures() == {"parity/engine_farther": errors_of(1).engine_farther}
+    errors = errors_of(1)
+    assert check.read_figures() == {
+        "parity/engine_farther": errors.engine_farther,
+        "parity/engine_error": pytest.approx(errors.engine.mean()),
+        "parity/trainer_error": pytest.approx(errors.trainer.mean()),
+    }
     check.judge_gaps("update 2", bfloat16_gaps(2), lambda share: None)  # no memory for the truth
     assert check.read_figures() == {}
 

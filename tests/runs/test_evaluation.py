@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.runs.small import small_components, small_config
+from tests.runs.small import small_components, small_config, timeless
 
 from stepwell.core import EnvError, ModelError, Split, Status, Task, Trajectory
 from stepwell.core.statistics import compute_wilson_interval
@@ -149,3 +149,18 @@ def test_a_run_is_evaluated_by_its_best_checkpoint_with_the_runs_own_figures(
 def test_a_run_without_a_checkpoint_cannot_stand_for_anything(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has no whole checkpoint yet"):
         find_checkpoint(tmp_path)
+
+
+def test_an_update_is_the_same_bit_for_bit_whether_or_not_an_evaluation_came_before_it(
+    tmp_path: Path,
+) -> None:
+    def read_updates(every: int) -> list[dict[str, float]]:
+        name = f"every-{every}"
+        wish = ("train.num_updates=3", f"eval.every={every}", "recipe.name=steppo", "policy.critic=shared")
+        folder = train(small_config(*wish, folder=tmp_path, name=name))
+        return [dict(entry.values) for entry in timeless(folder) if entry.kind == "update"]
+
+    alone, evaluated = read_updates(0), read_updates(1)
+    assert len(alone) == 3
+    assert evaluated == alone
+    assert len({values["parity/max"] for values in alone}) > 1

@@ -118,6 +118,16 @@ class LogprobErrors:
         return len(self.engine)
 
     @property
+    def mean_engine(self) -> float:
+        """The engine's mean error."""
+        return float(self.engine.mean()) if self.num_tokens else 0.0
+
+    @property
+    def mean_trainer(self) -> float:
+        """The trainer's mean error."""
+        return float(self.trainer.mean()) if self.num_tokens else 0.0
+
+    @property
     def engine_farther(self) -> float:
         """Share of tokens for which the engine is farther from the truth than the trainer; ties are half."""
         return float(self._compare_sides().mean()) if self.num_tokens else 0.5

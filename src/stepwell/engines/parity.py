@@ -156,7 +156,7 @@ class ParityMonitor:
             place = "this update" if count == 1 else f"the last {count} updates"
             if (fault := _Bias.sum(recent[-count:]).describe_fault(place)) is not None:
                 self._biases.pop()
-                return fault
+                return f"{fault} (this update: {_describe_sizes(errors)})"
         return None
 
 
@@ -204,6 +204,12 @@ class _Bias:
             f"in {place}, the engine is farther from the float32 result than the trainer in {self.share:.2f} "
             f"of {self.num_tokens} tokens (limit {self.limit:.2f}); this is not rounding"
         )
+
+
+def _describe_sizes(errors: LogprobErrors) -> str:
+    return (
+        f"the engine is off by {errors.mean_engine:.2g} on average, the trainer by {errors.mean_trainer:.2g}"
+    )
 
 
 def check_parity(

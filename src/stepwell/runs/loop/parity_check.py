@@ -92,9 +92,15 @@ class ParityCheck:
         self._note(f"{place}: {text}")
 
     def read_figures(self) -> dict[str, float]:
-        """The share of the last update's tokens in which the engine was the worse one; only in 16 bits."""
+        """How far engine and trainer were from the truth in the last update; only in 16 bits."""
         errors = None if self._monitor is None else self._monitor.errors
-        return {} if errors is None else {"parity/engine_farther": errors.engine_farther}
+        if errors is None:
+            return {}
+        return {
+            "parity/engine_farther": errors.engine_farther,
+            "parity/engine_error": errors.mean_engine,
+            "parity/trainer_error": errors.mean_trainer,
+        }
 
     def _find_logprob_fault(self, place: str, gaps: LogprobGaps, measure_errors: MeasureErrors) -> str | None:
         if self._monitor is None:
