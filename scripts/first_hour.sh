@@ -175,7 +175,7 @@ for name, typed, wall, user, system, said in rows:
     lines.append("| " + " | ".join(cells) + " |")
 total = sum(float(row[2]) for row in rows)
 lines.append(f"| **all** | | **{total:.0f}** | {sum(float(row[3]) + float(row[4]) for row in rows):.0f} | |")
-form = "The short form: packages of `.venv` beside the wheel, a few updates per run" if sys.argv[3:] else (
+form = "The short form: packages of `.venv` beside the wheel, a few updates per run, which teach nothing" if sys.argv[3:] else (
     "The long form: everything installed without constraints, runs as the README prints them"
 )
 known = {name: version(name) for name in ("stepwell", "torch", "transformers", "numpy")}

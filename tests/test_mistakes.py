@@ -85,6 +85,8 @@ FILES: dict[str, str | bytes] = {
     ),
     "csv_rows.jsonl": "question,split\na,train\nc,held_out\n",
     "chats.jsonl": '{"messages": [{"role": "assistant", "content": "b"}]}\n',
+    "good_chats.jsonl": '{"messages": [{"role": "user", "content": "a"}, '
+    '{"role": "assistant", "content": "b"}]}\n',
     "split.jsonl": '{"question": 1, "split": "test"}\n',
     "study.toml": "[study]\nfoo = 1\n",
     "text.db": "this is a text and no database, however long it is made. " * 20,

@@ -158,6 +158,13 @@ def test_an_error_of_the_system_is_told_in_one_line_too(
         assert failed(capsys, "recipes") == words
 
 
+def test_a_terminal_without_unicode_gets_what_it_can_show() -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    argv = [sys.executable, "-m", "stepwell", "presets"]
+    done = subprocess.run(argv, capture_output=True, env=env, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"") and b"frozenlake-easy" in done.stdout
+
+
 def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
     command = f"{sys.executable} -m stepwell envs list --json | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)

@@ -139,6 +139,21 @@ def test_mistakes_at_the_keyboard_end_no_episode(
     assert "turn 1" not in out
 
 
+def test_the_first_screen_says_what_may_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = play(monkeypatch, capsys, "/q\n", "web-tiny")
+    assert 'do(action="Click", element="12")' in out.partition("task ")[0]
+    assert "/h hint" in out and "/q end" in out
+
+
+def test_an_image_that_is_to_be_drawn_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = play(monkeypatch, capsys, "/q\n", "svg-visual")
+    assert "\x1b[38;2;" in out.partition("draws this icon")[2]
+
+
 def test_the_end_of_the_tasks_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -212,6 +212,14 @@ def test_a_warm_start_says_how_much_is_left_of_it_at_most() -> None:
     assert progress.warm_start_left_s is None
 
 
+def test_a_long_first_update_is_forgotten_with_the_second() -> None:
+    progress = Progress(INFO)
+    progress.add_entry(make_entry("warm_start", 0, 0.0))
+    for k, time_s in ((1, 13.0), (2, 15.0)):
+        progress.add_entry(make_entry("update", k, time_s))
+    assert progress.left_s == pytest.approx(38 * 2.0)
+
+
 def test_single_long_updates_do_not_move_the_time_left() -> None:
     progress, time_s = Progress(INFO), 0.0
     for k in range(1, 21):

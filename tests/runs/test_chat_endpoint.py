@@ -129,8 +129,9 @@ def test_nobody_at_the_address_is_told(tmp_path: Path) -> None:
     nowhere = ChatServer("http://127.0.0.1:9/v1")
     with pytest.raises(EngineError, match=r"no server answers at http://127.0.0.1:9/v1 .*--endpoint"):
         evaluation(nowhere, tmp_path).run()
-    with pytest.raises(ConfigError, match="url must begin with http"):
-        evaluation(ChatServer("host:80"), tmp_path).run()
+    for url in ("host:80", "http://", "http://127.0.0.1:99999/v1", "http://[::1/v1"):
+        with pytest.raises(ConfigError, match="url must be an address such as"):
+            evaluation(ChatServer(url), tmp_path).run()
 
 
 def test_the_key_goes_to_the_api_and_into_no_file(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from tests.runs.small import notes, played, small_config, timeless
 from tests.variants import keep_quick
 
@@ -121,6 +123,36 @@ def test_an_environment_that_draws_nothing_has_no_images_in_its_replays(tmp_path
     replays = load_replays(folder / "replays.json")
     assert replays and all(frame.image_png is None for one in replays for frame in one.frames)
     assert all(frame.observation for one in replays for frame in one.frames)
+
+
+PAGE = """
+import numpy as np
+from stepwell.core import ActionSpace, EnvDescription, Observation, Task
+from stepwell.envs import Effect, Env
+
+class Page(Env):
+    name = "page"
+    description = EnvDescription(name, "Count.", ActionSpace(("More", "Less")), max_turns=2)
+    @classmethod
+    def make_task(cls, options, seed): return Task(cls.name, {"n": seed % 50})
+    def begin(self, task, seed): self.n = task.content["n"]
+    def act(self, action): return Effect(1.0, terminated=True, success=True)
+    def observe(self): return Observation(str(self.n))
+    def oracle(self): return ["More"]
+    def render(self):
+        window = np.full((720, 1280, 3), 80, np.uint8)
+        window[:210, :160] = 200
+        return window
+"""
+
+
+def test_the_empty_part_of_a_window_is_left_out_of_replays(tmp_path: Path) -> None:
+    (tmp_path / "page_env.py").write_text(PAGE)
+    settings = (f"env.name={tmp_path}/page_env.py:Page", "env.options={}", "train.num_updates=1")
+    folder = train(small_config(*settings, "monitor.report=true", folder=tmp_path))
+    shown = [frame.image_png for one in load_replays(folder / "replays.json") for frame in one.frames]
+    sizes = {Image.open(io.BytesIO(png or b"")).size for png in shown}
+    assert sizes == {(160, 210)}
 
 
 def test_replays_show_the_same_boards_before_and_after_with_what_each_turn_was_worth(whole: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import io
 import os
 import re
 import sys
@@ -76,6 +77,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
+    _replace_unwritable_characters()
     gc.set_threshold(20_000)  # imports make half a million objects that stay: look for garbage less often
     args = _parse(argv)
     args.is_whole_process = argv is None
@@ -97,6 +99,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {describe_missing_module(error.name)}", file=sys.stderr)
         return 2
+    except ImportError as error:  # a package asks for another, such as httpx for a proxy's
+        if args.debug or "install" not in str(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except SystemExit as error:  # our commands return; a silent exit code 0 would pass for success
         if args.debug:
             raise
@@ -112,6 +119,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         word = "stopped by SIGTERM" if is_terminated else "interrupted"
         print(f"\n{word}. {args.after_interrupt(args)}".rstrip(), file=sys.stderr)
         return 143 if is_terminated else 130
+
+
+def _replace_unwritable_characters() -> None:
+    """Write `?` for what the terminal's encoding lacks (ASCII, Latin-1), rather than end there."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _suggest_setting(option: str) -> str:

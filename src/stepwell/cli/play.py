@@ -176,6 +176,8 @@ class _Terminal:
             if self._shows_image:
                 print(format_ansi_image(screenshot, width=shutil.get_terminal_size().columns))
             print(f"screenshot {self._save_image(screenshot)}")
+        elif self._actions.is_text and self._session.observation.images:  # it is to be seen, not read
+            print(format_ansi_image(self._session.observation.images[0]))
         value = self._session.value()
         if value is not None:
             print(f"value {value:.2f}")
@@ -211,9 +213,13 @@ class _Terminal:
         print(f"shortest way: {', '.join(way)}" if way else "no hint: no solution is known from here")
 
     def _print_help(self) -> None:
+        from stepwell.monitors.plain_text import show_controls
+
         actions = self._actions
+        if actions.is_text:  # what may be written stands there alone
+            print(show_controls(self._session.env.description.guide))
         tools = ", ".join(f"{tool.name} {' '.join(tool.properties)}".strip() for tool in actions.tools)
-        names = ", ".join(actions.names) or tools or "any text"
+        names = ", ".join(actions.names) or tools or "text"
         slash = "/" if actions.is_text else ""
         keys = "arrow keys, " if self._keyboard is not None and not actions.is_text else ""
         print(f"actions: {keys}{names} (up to {actions.max_per_turn} per turn)")

@@ -53,10 +53,23 @@ def run(args: argparse.Namespace) -> int:
     for name in numbers:
         if getattr(args, name) is not None and getattr(args, name) <= 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be above 0, got {getattr(args, name)}")
+    try:
+        args.to.parent.mkdir(parents=True, exist_ok=True)  # found now, not after the training
+    except OSError as error:
+        raise _refuse_folder(args.to, error) from error
     settings = {name: getattr(args, name) for name in (*numbers, "seed", "dtype", "device")}
-    train_on_chats(args.model, args.file, args.to, _print_update, **settings)
+    try:
+        train_on_chats(args.model, args.file, args.to, _print_update, **settings)
+    except OSError as error:
+        raise _refuse_folder(args.to, error) from error
     print(f"wrote {args.to}\nnow run\n  stepwell train CONFIG policy.model={args.to}")
     return 0
+
+
+def _refuse_folder(folder: Path, error: OSError) -> Exception:
+    from stepwell.core.errors import ConfigError
+
+    return ConfigError(f"--to: cannot write {folder} ({error.strerror or error}); choose another directory")
 
 
 def _print_update(number: int, total: int, values: dict[str, float]) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from stepwell.config.base import OptionalObjectName, Settings
+from stepwell.config.base import OptionalObjectName, Settings, Url
 from stepwell.core.names import suggest_name
 from stepwell.core.user_objects import is_import_path
 
@@ -17,7 +17,7 @@ GENERATOR_NAMES = ("fresh", "evolve", "endpoint")
 class TaskEndpointConfig(Settings):
     """A model behind an OpenAI-compatible chat API that writes tasks."""
 
-    url: str | None = Field(None, description="base URL, up to and without `/chat/completions`")
+    url: Url = Field(None, description="base URL, up to and without `/chat/completions`")
     model: str = Field("", description="name of the model there")
     key_variable: str = Field(
         "STEPWELL_TASKS_KEY", description="environment variable that holds the API key; may be unset"

@@ -6,13 +6,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from stepwell.config.base import Settings
+from stepwell.config.base import Settings, Url
 
 
 class EndpointConfig(Settings):
     """A judge behind an OpenAI-compatible chat API."""
 
-    url: str | None = Field(None, description="base URL, up to and without `/chat/completions`")
+    url: Url = Field(None, description="base URL, up to and without `/chat/completions`")
     model: str = Field("", description="name of the model there")
     key_variable: str = Field(
         "STEPWELL_JUDGE_KEY", description="environment variable that holds the API key; may be unset"

@@ -16,6 +16,7 @@ quarter of the updates it passes from that to the pace, since early episodes are
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -154,8 +155,11 @@ class Progress:
 
 
 def _mean_without_extremes(times: Sequence[float]) -> float:
-    """The mean of times without a tenth of them at either end; of all, if they are few."""
-    cut = math.ceil(len(times) / 10) if len(times) > 4 else 0
+    """The mean of times without a tenth of them at either end. Of a few it is the middle one, or the shorter
+    of the two in the middle: a first update also starts simulators and compiles."""
+    if len(times) < 5:
+        return statistics.median_low(times)
+    cut = math.ceil(len(times) / 10)
     kept = sorted(times)[cut : len(times) - cut]
     return sum(kept) / len(kept)
 

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
+from stepwell.config.base import check_url
 from stepwell.core.api_keys import read_key
 from stepwell.core.errors import ConfigError, StepwellError
 
@@ -99,8 +100,10 @@ class ChatClient:
     """A connection to one API; open it with `async with`."""
 
     def __init__(self, config: CallSettings, counts: CallCounts) -> None:
-        if not (config.url or "").startswith(("http://", "https://")):
-            raise ConfigError(f"url must begin with http:// or https://, got {config.url!r}")
+        try:
+            check_url(config.url)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         self.config, self.counts = config, counts
         self._next_call_s = 0.0
 

@@ -41,6 +41,8 @@ from stepwell.runs.build.components import Components
 from stepwell.training import TrajectoryMinibatch
 
 NUM_REPLAYS = 6
+WINDOW = 640  # an image at least as wide is of a window, which what it shows may not fill
+CROPPED_BELOW = 0.25  # share of such an image that holds something
 SHOWN_PIXELS = 160  # sides of a robot's image in a replay, where its policy sees none
 Stage = Literal["before", "after"]
 
@@ -205,24 +207,42 @@ def _format_messages(messages: Sequence[Mapping[str, Any]]) -> str:
 
 def _replay_language(env: Env, seen: _ShownEpisode) -> Replay:
     observation, _ = env.reset(seed=seen.seed, options={"task": seen.trajectory.task})
-    frames = []
+    frames, images = [], [_choose_image(env, observation)]
     for index, step in enumerate(seen.trajectory.steps):
         actions = [str(action) for action in step.info["actions"]]  # type: ignore[union-attr]
-        image, problem = _choose_image(env, observation), str(step.info.get("problem", ""))
-        frames.append(
-            seen.frame(index, observation.text, _read_reply(step), actions, image_png=image, problem=problem)
-        )
+        problem = str(step.info.get("problem", ""))
+        frames.append(seen.frame(index, observation.text, _read_reply(step), actions, problem=problem))
         if not step.is_summary:
             observation = env.step(actions)[0]
-    return seen.replay(frames, observation.text, final_image_png=_choose_image(env, observation))
+        images.append(_choose_image(env, observation))
+    *pngs, last = [None if image is None else encode_png(image) for image in _crop_margins(images)]
+    frames = [replace(frame, image_png=png) for frame, png in zip(frames, pngs, strict=True)]
+    return seen.replay(frames, observation.text, final_image_png=last)
 
 
-def _choose_image(env: Env, observation: Observation) -> bytes | None:
+def _choose_image(env: Env, observation: Observation) -> AnyArray | None:
     """The image that the agent saw; for a text agent one of the state, if there is any."""
     seen = observation.images
     if _has_equal_heights(seen):
-        return encode_png(np.concatenate(seen, axis=1))
-    return None if type(env).render is Env.render else encode_png(env.render())
+        return np.concatenate(seen, axis=1)
+    return None if type(env).render is Env.render else env.render()
+
+
+def _crop_margins(images: Sequence[AnyArray | None]) -> list[AnyArray | None]:
+    """An episode's images without what is of one colour to the right and below in all of them.
+
+    Only where that is most of them: a page of 160 pixels in a browser's window of 1280.
+    """
+    shown = [image for image in images if image is not None]
+    if len({image.shape for image in shown}) != 1 or shown[0].shape[1] < WINDOW:
+        return list(images)
+    differs = np.any([(image != image[-1, -1]).any(axis=2) for image in shown], axis=0)
+    if not differs.any():
+        return list(images)
+    height, width = (int(np.flatnonzero(differs.any(axis=axis))[-1]) + 1 for axis in (1, 0))
+    if height * width > CROPPED_BELOW * differs.size:
+        return list(images)
+    return [None if image is None else image[:height, :width] for image in images]
 
 
 def _has_equal_heights(images: Sequence[AnyArray]) -> bool:
