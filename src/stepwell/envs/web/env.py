@@ -47,7 +47,7 @@ from stepwell.envs.web.actions import ActionError, WebAction, parse_action, prin
 from stepwell.envs.web.driver import PageDriver
 from stepwell.envs.web.guide import make_examples, write_guide
 from stepwell.envs.web.light import LightDriver
-from stepwell.envs.web.observation import count_tokens, write_observation
+from stepwell.envs.web.observation import count_tokens, write_notice, write_observation
 from stepwell.envs.web.options import WebOptions
 from stepwell.envs.web.page import PageView
 from stepwell.envs.web.short_page import shorten_page
@@ -201,7 +201,7 @@ class WebEnv(Env):
 
     def result(self) -> str:
         """The notice of the turn: what went wrong, or what a dialog said."""
-        return "" if self._view is None else self._view.notice[:200]
+        return "" if self._view is None else write_notice(self._view, 200)
 
     def oracle(self) -> list[str]:
         """The next action of the scripted solution; asked again before it is done, the same one.

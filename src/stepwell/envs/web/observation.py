@@ -31,7 +31,9 @@ from stepwell.envs.web.simplify import SimplePage, ViewLayout
 
 FLOW_LINES = 60
 MAX_TITLE = 40
+MAX_NOTICE = 500
 MAX_KEPT_LINE = 1000
+_MARKS = str.maketrans({"<": "&lt;", ">": "&gt;", "[": "(", "]": ")"})
 _TOKEN = re.compile(r"[A-Za-z]{1,5}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 
 
@@ -103,12 +105,18 @@ def write_head(view: PageView) -> list[str]:
     """The lines above the page: address, tabs if there are several, notice if there is one."""
     head = [f"URL: {_flatten(view.url, 300)}"]
     if len(view.tabs) > 1:
-        names = [f"[{i}] {_flatten(title, MAX_TITLE) or 'empty'}" for i, title in enumerate(view.tabs)]
+        titles = [_flatten(title.translate(_MARKS), MAX_TITLE) for title in view.tabs]
+        names = [f"[{i}] {title or 'empty'}" for i, title in enumerate(titles)]
         names[view.tab] += " (now)"
         head.append("Tabs: " + " | ".join(names))
     if view.notice:
-        head.append(f"Notice: {_flatten(view.notice, 500)}")
+        head.append(f"Notice: {write_notice(view, MAX_NOTICE)}")
     return head
+
+
+def write_notice(view: PageView, limit: int) -> str:
+    """The notice on one line; what a page says in it (a dialog, the name of a field) names no element."""
+    return _flatten(view.notice.translate(_MARKS), limit)
 
 
 def choose_lines(lines: list[str], viewport: tuple[int, int], budget: int) -> tuple[int, int, str | None]:
