@@ -64,10 +64,10 @@ def _place_label(frame: Frame, width: float, height: float, taken: Sequence[Fram
     left, top = frame[:2]
     for x, y in ((left, top - height - 1), (left - width - 1, top)):
         label = (x, y, x + width, y + height)
-        if x >= 0 and y >= 0 and not any(_overlap(label, other) for other in taken):
+        if x >= 0 and y >= 0 and not any(_is_over(label, other) for other in taken):
             return label
     return left, top, left + width, top + height
 
 
-def _overlap(one: Frame, other: Frame) -> bool:
+def _is_over(one: Frame, other: Frame) -> bool:
     return one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3]
