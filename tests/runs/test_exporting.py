@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,24 @@ def test_an_exported_run_opens_in_transformers_with_the_same_logits(
     names = {file.name for file in folder.iterdir()}
     assert {"README.md", "model.safetensors", "tokenizer.json", "config.json"} <= names
     assert not names & {"adapter_config.json", "trainer.pt", "loop.json", "complete.json"}
+
+
+def test_a_disk_that_is_full_is_told_in_one_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chats = tmp_path / "chats.jsonl"
+    said = [{"role": role, "content": "a"} for role in ("user", "assistant")]
+    chats.write_text(json.dumps({"messages": said}))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for argv in (["export", str(run)], ["sft", "tiny-0.3m", str(chats), "--max-updates", "1"]):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # no file may be longer
+        try:
+            assert main([*argv, "--to", str(tmp_path / "model")]) == 2
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        told = capsys.readouterr().err
+        assert told.startswith(f"error: --to: cannot write {tmp_path / 'model'} (")
+        assert "choose another directory" in told and not (tmp_path / "model").exists()
 
 
 def test_the_card_says_what_was_trained_and_how_good_it_is(run: Path, tmp_path: Path) -> None:

@@ -58,18 +58,21 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise _refuse_folder(args.to, error) from error
     settings = {name: getattr(args, name) for name in (*numbers, "seed", "dtype", "device")}
+    from safetensors import SafetensorError
+
     try:
         train_on_chats(args.model, args.file, args.to, _print_update, **settings)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # a full disk is either
         raise _refuse_folder(args.to, error) from error
     print(f"wrote {args.to}\nnow run\n  stepwell train CONFIG policy.model={args.to}")
     return 0
 
 
-def _refuse_folder(folder: Path, error: OSError) -> Exception:
+def _refuse_folder(folder: Path, error: Exception) -> Exception:
     from stepwell.core.errors import ConfigError
 
-    return ConfigError(f"--to: cannot write {folder} ({error.strerror or error}); choose another directory")
+    reason = getattr(error, "strerror", None) or error
+    return ConfigError(f"--to: cannot write {folder} ({reason}); choose another directory")
 
 
 def _print_update(number: int, total: int, values: dict[str, float]) -> None:

@@ -12,6 +12,8 @@ import copy
 import tempfile
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, InfraError, ModelError
@@ -55,7 +57,7 @@ def export_run(
         raise ConfigError(f"--to: {folder} exists and is not empty; choose another directory")
     try:
         write_model(run, config, path, folder, licence, name=folder.name)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # a full disk is either
         raise _refuse_folder(folder, error) from error
     return str(folder)
 
@@ -74,8 +76,9 @@ def export_card(run: Path, to: str, *, checkpoint: str | None = None, licence: s
     return str(folder / "README.md")
 
 
-def _refuse_folder(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"--to: cannot write {folder} ({error.strerror or error}); choose another directory")
+def _refuse_folder(folder: Path, error: Exception) -> ConfigError:
+    reason = getattr(error, "strerror", None) or error
+    return ConfigError(f"--to: cannot write {folder} ({reason}); choose another directory")
 
 
 def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence: str, name: str) -> None:
