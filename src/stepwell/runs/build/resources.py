@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Split, Task
+from stepwell.core.text import describe_error
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.tasks import list_distinct_tasks
 from stepwell.runs.build.recipe import resolve_recipe
@@ -131,8 +132,21 @@ class RunResources:
                 f"{env.name} with these env.options has no {split.value} task: change "
                 f"env.held_out_share ({env.held_out_share}) or allow more variety"
             )
+        if source is not None and own is None:
+            self._check_content(source, tasks[0])
         self._check_judged(tasks, split)
         return tasks
+
+    def _check_content(self, source: str, task: Task) -> None:
+        """Refuse tasks of a file that the environment cannot begin."""
+        try:
+            self.envs.ask(0, lambda env: env.reset(options={"task": task}))
+        except (Exception, SystemExit) as error:  # an environment may raise anything
+            known = ", ".join(sorted(task.content)) or "nothing"
+            raise ConfigError(
+                f"env.tasks: {self.config.env.name} cannot begin a task of {source}, which holds {known} "
+                f"({describe_error(error)}); a task holds what the environment's make_task gives"
+            ) from error
 
     def _check_judged(self, tasks: list[Task], split: Split) -> None:
         """Refuse tasks that nobody would judge."""
