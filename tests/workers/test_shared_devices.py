@@ -64,3 +64,23 @@ def test_work_of_others_takes_its_share_all_the_time() -> None:
         return asyncio.get_running_loop().time()
 
     assert run_virtually(work) == pytest.approx(4.0)  # one of four that want two cores
+
+
+def test_an_interrupt_ends_every_task_while_there_is_still_a_clock() -> None:
+    ended: list[float] = []
+
+    async def wait_long() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ended.append(asyncio.get_running_loop().time())
+
+    async def work() -> None:
+        waiting = asyncio.create_task(wait_long())
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_virtually(work)
+    assert ended == [1.0]

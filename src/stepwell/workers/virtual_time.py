@@ -40,9 +40,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """The result of a coroutine in virtual time."""
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(work())
-    finally:
-        loop.close()
+    """The result of a coroutine in virtual time. Tasks that are left, as after Ctrl-C, are cancelled."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work())
