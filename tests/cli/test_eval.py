@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -36,7 +37,25 @@ def test_one_checkpoint_is_measured_like_its_run(run: Path, capsys: pytest.Captu
         assert main(["eval", str(agent), "eval.num_tasks=4", "--json"]) == 0
         outputs.append(json.loads(capsys.readouterr().out))
     assert outputs[0].pop("checkpoint") == "the best of those that were evaluated, of update 0"
-    assert outputs[0] == outputs[1]
+    assert main(["eval", str(run), "--checkpoint", "best", "--num-tasks", "4", "--json"]) == 0
+    assert outputs[0] == outputs[1] == json.loads(capsys.readouterr().out)
+
+
+def test_a_checkpoint_that_a_run_does_not_have_is_refused(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(run), "--checkpoint", "bets"]) == 2
+    assert f"{run} has no 'bets'; did you mean 'best'?" in capsys.readouterr().err
+    assert main(["eval", "tiny-0.3m", "--checkpoint", "best"]) == 2
+    assert "'tiny-0.3m' is not a run folder" in capsys.readouterr().err
+
+
+def test_the_command_of_a_report_repeats_the_evaluation(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "eval"
+    assert main(["eval", str(run), "--num-tasks", "5", "--seed", "3", "--output", str(folder)]) == 0
+    words = shlex.split(json.loads((folder / "summary.json").read_text())["command"])
+    assert words[:3] == ["stepwell", "eval", str(run)]
+    assert {"eval.num_tasks=5", "seed=3"} <= set(words)
 
 
 @pytest.mark.parametrize(

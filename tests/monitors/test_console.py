@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from stepwell.monitors.base import LogEntry, RunInfo
-from stepwell.monitors.console import ConsoleMonitor, Progress, draw_sparkline, format_duration, format_number
+from stepwell.monitors.console import ConsoleMonitor, draw_sparkline, format_duration, format_number
+from stepwell.monitors.jsonl import JsonlMonitor
+from stepwell.monitors.progress import Progress
 
 INFO = RunInfo(Path("runs/first"), "first", "frozenlake", "steppo", 3, 40)
 FIGURES = {
@@ -218,6 +221,20 @@ def test_a_long_first_update_is_forgotten_with_the_second() -> None:
     for k, time_s in ((1, 13.0), (2, 15.0)):
         progress.add_entry(make_entry("update", k, time_s))
     assert progress.left_s == pytest.approx(38 * 2.0)
+
+
+def test_a_run_that_continues_knows_its_earlier_best(tmp_path: Path) -> None:
+    file = JsonlMonitor()
+    file.start(replace(INFO, folder=tmp_path))
+    for entry in (update(1), evaluation(1, 0.9), update(2), evaluation(2, 0.95)):
+        file.record(entry)
+    file.close()
+    monitor = ConsoleMonitor(Console(file=(out := io.StringIO()), width=120))
+    monitor.start(replace(INFO, folder=tmp_path, resumed_from=1))  # what came after it is done again
+    monitor.record(update(2))
+    monitor.record(evaluation(2, 0.3))
+    monitor.close()
+    assert "best 0.90 at 1" in out.getvalue() and "0.95" not in out.getvalue()
 
 
 def test_single_long_updates_do_not_move_the_time_left() -> None:

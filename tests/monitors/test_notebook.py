@@ -11,8 +11,8 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 from stepwell.monitors.base import LogEntry, RunInfo
-from stepwell.monitors.console import Progress
 from stepwell.monitors.notebook import NotebookMonitor, draw_progress, is_notebook
+from stepwell.monitors.progress import Progress
 
 INFO = RunInfo(Path("runs/first"), "first <b>", "lake", "grpo", 0, num_updates=4)
 

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from stepwell.core import EncodingError
 from stepwell.monitors.base import LogEntry, RunInfo
-from stepwell.monitors.console import Progress, describe_sync, describe_workers, make_live_view
+from stepwell.monitors.console import describe_sync, describe_workers, make_live_view
+from stepwell.monitors.progress import Progress
 from stepwell.monitors.timeline import MAX_ROWS, draw_timeline, merge_spans, read_timeline, write_timeline
 from stepwell.workers.busy_times import BusyTimes
 

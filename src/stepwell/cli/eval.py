@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _EXAMPLES = (
     ("stepwell eval runs/NAME", "the best checkpoint of a run, with the settings of the run"),
     ("stepwell eval runs/NAME --num-tasks 512 --samples 8 --temperature 1", "pass@1 to pass@8"),
-    ("stepwell eval runs/NAME/checkpoints/update-000050", "one checkpoint"),
+    ("stepwell eval runs/NAME --checkpoint update-000050", "another one"),
     ("stepwell eval smollm2-135m sokoban", "an untrained model, on a preset's tasks"),
     ("stepwell eval --endpoint https://HOST/v1 --model NAME sokoban", "an outside model on the same tasks"),
     ("stepwell eval --compare runs/eval-A runs/eval-B", "several evaluations in one table"),
@@ -51,6 +51,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("agent", nargs="?", metavar="RUN | MODEL", help="a run folder, a checkpoint, a model")
     add_settings(parser)
+    parser.add_argument(
+        "--checkpoint", metavar="NAME", help="of a run: a folder under checkpoints/, such as update-000050"
+    )
     parser.add_argument("--num-tasks", type=int, metavar="N", help="distinct held-out tasks")
     parser.add_argument("--samples", type=int, metavar="K", help="attempts per task; pass@k up to K")
     parser.add_argument("--temperature", type=float, metavar="T", help="temperature of sampling; 0 is greedy")
@@ -111,9 +114,13 @@ def _evaluate_own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
     agent, *settings = words
     _check_agent(agent)
     config = read_settings([*settings, *_list_flags(args)], default=find_agent_settings(agent))
-    from stepwell.runs.evaluation.evaluate import evaluate_run
+    from stepwell.runs.evaluation.evaluate import evaluate_run, find_checkpoint
     from stepwell.runs.evaluation.folders import make_eval_folder
 
+    if args.checkpoint is not None:
+        if not (Path(agent) / RUN_FILE).is_file():
+            raise ConfigError(f"--checkpoint names one of a run, and {agent!r} is not a run folder")
+        agent = str(find_checkpoint(Path(agent), args.checkpoint))
     wanted, args.folder = config.eval, None
     if args.report or args.output:
         args.folder = _choose_output(args) if args.output else make_eval_folder(config, _make_name(agent))
@@ -125,7 +132,7 @@ def _evaluate_own(args: argparse.Namespace, words: Sequence[str]) -> EvalReport:
         temperature=wanted.temperature,
         seed=config.seed,
         folder=args.folder,
-        command=shlex.join(["stepwell", "eval", *words, "--report"]),
+        command=shlex.join(["stepwell", "eval", agent, *settings, *_list_flags(args), "--report"]),
     )
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from stepwell.monitors.base import LogEntry, Monitor, RunInfo
 from stepwell.monitors.charts import Series, draw_line_chart
-from stepwell.monitors.console import Progress, format_duration, format_entry
+from stepwell.monitors.console import format_duration, format_entry
+from stepwell.monitors.progress import Progress, make_progress
 from stepwell.monitors.svg import escape_text
 
 NUM_NOTES = 4
@@ -52,7 +53,7 @@ class NotebookMonitor(Monitor):
         self._last_line = ""
 
     def start(self, info: RunInfo) -> None:
-        self._progress = Progress(info, update=max(info.resumed_from or 0, 0))
+        self._progress = make_progress(info)
         self._draw()
 
     def phase(self, text: str) -> None:

@@ -143,7 +143,7 @@ def render_page(results: Results) -> str:
         envs=envs,
         problems=_list_problems(results),
         remarks=_list_remarks(results),
-        setup=_describe_setup(results),
+        setup=[line.replace("`", "") for line in _describe_setup(results)],
         runs=results.runs,
         facts=_list_facts(results),
         duration=format_duration,

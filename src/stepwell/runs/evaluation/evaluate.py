@@ -18,6 +18,7 @@ from stepwell.config.loading import load_config
 from stepwell.config.outputs import RunPoolConfig
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, EnvError, ModelError, Task
+from stepwell.core.names import suggest_name
 from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
 from stepwell.runs.build.components import HELD_OUT_SEED, Components
@@ -150,9 +151,16 @@ def choose_checkpoint(folder: Path) -> tuple[Path, str]:
     return best, _describe_best(best)
 
 
-def find_checkpoint(folder: Path) -> Path:
-    """The checkpoint that represents a run."""
-    return choose_checkpoint(folder)[0]
+def find_checkpoint(folder: Path, name: str | None = None) -> Path:
+    """The named checkpoint of a run, or the one that represents it."""
+    if name is None:
+        return choose_checkpoint(folder)[0]
+    path = folder / "checkpoints" / name
+    if not path.is_dir():
+        known = sorted(item.name for item in (folder / "checkpoints").glob("[!.]*") if item.is_dir())
+        raise ConfigError(f"--checkpoint: {folder} has no {name!r}{suggest_name(name, known, 'It has')}")
+    require_whole(path)
+    return path
 
 
 def _is_unevaluated(last: Checkpoint) -> bool:

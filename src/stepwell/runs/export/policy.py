@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, InfraError, ModelError
-from stepwell.core.names import suggest_name
 from stepwell.core.text import take_first_line
 from stepwell.policies import open_policy
 from stepwell.policies.atomic_directory import write_directory_atomically
@@ -29,7 +28,6 @@ from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.rendering import load_tokenizer
 from stepwell.runs.evaluation.evaluate import find_checkpoint
 from stepwell.runs.export.model_card import write_card
-from stepwell.training.checkpoint import require_whole
 
 HUB = "hub:"
 _IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -42,7 +40,7 @@ def export_run(
     if to == HUB.rstrip(":"):
         raise ConfigError("--to hub: name the model as well, hub:org/name; a folder of this name is ./hub")
     config = load_config(run / "config.toml")
-    path = _choose_checkpoint(run, checkpoint)
+    path = find_checkpoint(run, checkpoint)
     if holds_robot_policy(path):
         raise ConfigError(
             f"{run} trained a robot policy, which transformers cannot open; copy its checkpoint"
@@ -69,7 +67,7 @@ def export_card(run: Path, to: str, *, checkpoint: str | None = None, licence: s
     folder = Path(to).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path = _choose_checkpoint(run, checkpoint)
+        path = find_checkpoint(run, checkpoint)
         write_card(run, folder, folder.resolve().name, load_config(run / "config.toml"), path, licence)
     except OSError as error:
         raise _refuse_folder(folder, error) from error
@@ -131,14 +129,3 @@ def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
             f"Export to a directory, and upload it from a machine that reaches the hub: hf upload {name} DIR"
         ) from error
     return str(made)
-
-
-def _choose_checkpoint(run: Path, name: str | None) -> Path:
-    if name is None:
-        return find_checkpoint(run)
-    path = run / "checkpoints" / name
-    if not path.is_dir():
-        known = sorted(item.name for item in (run / "checkpoints").glob("[!.]*") if item.is_dir())
-        raise ConfigError(f"--checkpoint: {run} has no {name!r}{suggest_name(name, known, 'It has')}")
-    require_whole(path)
-    return path
