@@ -21,7 +21,8 @@ from stepwell.monitors.animations import animate_replay
 from stepwell.monitors.base import LogEntry, RunInfo
 from stepwell.monitors.curves import DrawnPanel, draw_training_panels, draw_warm_start_panels
 from stepwell.monitors.jsonl import JsonlMonitor
-from stepwell.monitors.panels import PANELS, WARM_START_PANELS, Panel
+from stepwell.monitors.panel import Panel
+from stepwell.monitors.panels import PANELS, WARM_START_PANELS
 from stepwell.monitors.replays import Replay, ReplayFrame, encode_png, save_replays
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import SuccessScore, Summary, write_summary

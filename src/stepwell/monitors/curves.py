@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from stepwell.monitors.base import LogEntry
 from stepwell.monitors.charts import ReferenceLine, Series, draw_line_chart
-from stepwell.monitors.panels import PANELS, WARM_START_PANELS, Panel
+from stepwell.monitors.panel import Panel
+from stepwell.monitors.panels import PANELS, WARM_START_PANELS
 
 WIDTH, HEIGHT = 340, 190
 SAME = 1e-5  # relative; smaller differences are 32-bit rounding

@@ -5,48 +5,8 @@ A metric that is not in the table (from a custom recipe or reward) gets a chart 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One small chart. A metric that ends in `/` stands for all names that begin with it.
-
-    `low` and `high` fix the axis. `labels` replace the end of the metric's name as the name of a line.
-    `absent` is the value of an update without the metric: unknown, or 0 if only occurrences are recorded.
-    """
-
-    title: str
-    metrics: tuple[str, ...]
-    meaning: str
-    low: float | None = None
-    high: float | None = None
-    labels: dict[str, str] = field(default_factory=dict)
-    absent: float = math.nan
-
-    def choose_metrics(self, names: Sequence[str]) -> list[str]:
-        """The metrics among `names` that this panel shows, in the panel's order."""
-        return [
-            name
-            for metric in self.metrics
-            for name in names
-            if name == metric or (metric.endswith("/") and name.startswith(metric))
-        ]
-
-    def get_label(self, name: str) -> str:
-        """The name of a line in the legend: `time/rollout_s` beside similar names is `rollout`."""
-        if name in self.labels:
-            return self.labels[name]
-        return (
-            name.rpartition("/")[2].removesuffix("_s") if len(self.metrics) > 1 else self._shorten_name(name)
-        )
-
-    def _shorten_name(self, name: str) -> str:
-        prefix = self.metrics[0]
-        return name.removeprefix(prefix).removesuffix("_s") if prefix.endswith("/") else name
-
+from stepwell.monitors.panel import Panel
+from stepwell.monitors.worker_panels import WORKER_PANELS
 
 PANELS = (
     # --- what is learnt --------------------------------------------------------------------
@@ -215,6 +175,13 @@ PANELS = (
         labels={"parity/quantile_99": "99 of 100 are below", "parity/max": "worst"},
     ),
     Panel(
+        "Distance from float32",
+        ("parity/engine_error", "parity/trainer_error"),
+        "Mean difference of each from a result in 32 bits. Both are rounding; they should be alike.",
+        0.0,
+        labels={"parity/engine_error": "engine", "parity/trainer_error": "trainer"},
+    ),
+    Panel(
         "Engine farther from float32",
         ("parity/engine_farther",),
         "Share of tokens in which the engine is farther from a result in 32 bits than the trainer. "
@@ -289,101 +256,7 @@ PANELS = (
         0.0,
         1.0,
     ),
-    # --- workers ---------------------------------------------------------------------------
-    Panel(
-        "Busy share",
-        ("simulators/busy", "generators/busy", "trainers/busy"),
-        "Share of the time that each kind of worker is busy. The slowest should be near 1.",
-        0.0,
-        1.0,
-        labels={f"{group}/busy": group for group in ("simulators", "generators", "trainers")},
-    ),
-    Panel(
-        "Waiting work",
-        ("generators/queue", "trainers/queue"),
-        "Requests that wait for a generator, and groups that wait for the trainer. Low is good.",
-        0.0,
-        labels={"generators/queue": "requests", "trainers/queue": "groups"},
-    ),
-    Panel(
-        "Episodes under way",
-        ("simulators/episodes",),
-        "Episodes that are being played. It should be stable.",
-        0.0,
-    ),
-    Panel(
-        "Requests per batch",
-        ("generators/batch",),
-        "Requests that a generator answers at a time. High is good.",
-        0.0,
-    ),
-    Panel(
-        "Wait for a generator, ms",
-        ("generators/wait_ms",),
-        "Mean time until a request is taken up. Low is good.",
-        0.0,
-    ),
-    Panel(
-        "Age of samples, versions",
-        ("staleness/mean", "staleness/max"),
-        "How many updates old the weights were that sampled. It should stay within workers.max_staleness.",
-        0.0,
-    ),
-    Panel(
-        "Samples that are too old",
-        ("staleness/over", "staleness/dropped"),
-        "Groups older than workers.max_staleness: used anyway (over), or dropped. Should be 0.",
-        0.0,
-    ),
-    Panel(
-        "Seconds for new weights",
-        tuple(
-            f"sync/{name}_s" for name in ("trainer_wait", "snapshot", "pause_max", "pause_mean", "transfer")
-        ),
-        "How long the trainer waited, and how long generators could not sample; should be near 0. "
-        "While weights are on the way, nobody waits, but samples are older.",
-        0.0,
-        labels={
-            "sync/trainer_wait_s": "trainer waits",
-            "sync/snapshot_s": "copy of the weights",
-            "sync/pause_max_s": "longest pause of a generator",
-            "sync/pause_mean_s": "mean pause",
-            "sync/transfer_s": "on the way",
-        },
-    ),
-    Panel(
-        "Weights sent, MB",
-        ("sync/sent_mb", "sync/weights_mb"),
-        "What was sent to all generators, and the size of one whole copy. With adapters little is sent.",
-        0.0,
-        labels={"sync/sent_mb": "sent", "sync/weights_mb": "one copy"},
-    ),
-    Panel(
-        "Weights sent again",
-        ("sync/retries",),
-        "Transfers that were repeated, because bytes were damaged or a generator died. Should be 0.",
-        0.0,
-    ),
-    Panel(
-        "GPU memory, GB",
-        ("memory/gpu_peak_gb",),
-        "The most that tensors of this process have held so far. The plan forecasts it.",
-        0.0,
-    ),
-    Panel(
-        "Memory, MB",
-        ("simulators/memory_mb", "generators/memory_mb", "trainers/memory_mb"),
-        "Memory of each kind of worker. A line that only rises is a leak.",
-        0.0,
-        labels={f"{group}/memory_mb": group for group in ("simulators", "generators", "trainers")},
-    ),
-    Panel(
-        "Restarts of workers",
-        ("simulators/restarts", "generators/restarts"),
-        "Workers that died and were started again, since the start. Should be 0.",
-        0.0,
-        labels={"simulators/restarts": "simulators", "generators/restarts": "generators"},
-    ),
+    *WORKER_PANELS,
     # --- failures --------------------------------------------------------------------------
     Panel(
         "Failures of the agent",

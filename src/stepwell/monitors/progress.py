@@ -2,9 +2,9 @@
 
 The time left is that of the remaining updates, at the pace of the last ones (a mean without the longest and
 the shortest, since other work on the machine stretches single updates), and of the remaining evaluations,
-each as long as the last one. A warm start tells the most that is left of it: it ends where its goal is reached.
-Before the first update it is the expected time (`RunInfo.expected_s`), if there is one; over the first
-quarter of the updates it passes from that to the pace, since early episodes are longer than later ones.
+each as long as the last one. Before the first update it is the expected time (`RunInfo.expected_s`), if there
+is one; over the first quarter of the updates it passes from that to the pace, since early episodes are longer
+than later ones. A warm start tells the most that is left of it: it ends where its goal is reached.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from stepwell.core.arrays import AnyArray
 from stepwell.monitors.base import LogEntry
 from stepwell.monitors.charts import Series, draw_line_chart
 from stepwell.monitors.curves import choose_range
-from stepwell.monitors.panels import PANELS, Panel
+from stepwell.monitors.panel import Panel
+from stepwell.monitors.panels import PANELS
 from stepwell.view.run_files import ViewedRun
 
 AXES = {
