@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from stepwell.cli.command import add_command, add_settings, console, read_settings
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from stepwell.config.profile import PipelineProfile
     from stepwell.config.run import RunConfig
     from stepwell.runs.planner.forecast import Forecast
@@ -84,6 +86,14 @@ def _get_profile(args: argparse.Namespace, config: RunConfig) -> PipelineProfile
     return measure_profile(config, args.seconds)
 
 
+def _show_work(text: str, num_devices: int) -> Status:
+    """What is being done, on standard error; nothing where that is not a terminal."""
+    from rich.console import Console
+
+    size = f" on {num_devices} accelerators; this takes minutes" if num_devices >= 4 else ""
+    return Console(stderr=True).status(f"{text}{size}")
+
+
 def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProfile) -> None:
     from stepwell.core.errors import ConfigError
     from stepwell.envs.registry import find_env_type
@@ -104,14 +114,16 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
     cores = args.cores or measure_cores()
     cluster = Cluster(sizes, args.per_machine, cores)
     max_inflight = 1 if find_env_type(config.env.name).is_robot else 4
-    rows = forecast_run(config, profile, cluster, max_inflight=max_inflight)
+    with _show_work("modelling every mode and placement", max(sizes)):
+        rows = forecast_run(config, profile, cluster, max_inflight=max_inflight)
     print(*report.describe_profile(profile), sep="\n")
     _print_table(rows)
     recommended = {}
     for size in sizes:
         best = choose_best(rows, size)
-        better, chosen = recommend_settings(best)
-        ways = compare_weight_syncs(best)
+        with _show_work("looking for better settings", size):
+            better, chosen = recommend_settings(best)
+            ways = compare_weight_syncs(best)
         both = {way: report.dump_forecast(row) for way, row in ways.items()}
         recommended[size] = {"settings": chosen, **report.dump_forecast(better), "weight_syncs": both}
         print(f"\n{size or 'no'} accelerator{'' if size == 1 else 's'}, {cores:g} cores per machine")
