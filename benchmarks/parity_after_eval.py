@@ -33,7 +33,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import multiprocessing
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +44,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_runs import add_result_options, run_side_by_side, write_result
 
 from stepwell.config.loading import load_config
 from stepwell.core import LogprobErrors, LogprobGaps, Step
@@ -61,10 +61,8 @@ from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.loop.parity_check import ParityCheck
 from stepwell.runs.loop.sources import PlayedSource
 from stepwell.runs.loop.training_loop import TrainingLoop
-from stepwell.runs.machine import describe_machine
 from stepwell.training.rounding_error import measure_errors
 
-RESULTS = Path(__file__).parent / "results"
 SETTINGS = (  # those of RLOO in studies/webrl_smollm2.toml
     "policy.model=smollm2-135m",
     "policy.dtype=bfloat16",
@@ -306,19 +304,9 @@ def train_one(args: argparse.Namespace, variant: str, seed: int, output: Path) -
 
 def train_side_by_side(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """One process per variant and seed; what each of them saw."""
-    context = multiprocessing.get_context("spawn")
-    children = []
-    for variant in args.variants:
-        for seed in range(args.runs):
-            output = folder / f"{variant}-{seed}.json"
-            children.append((context.Process(target=train_one, args=(args, variant, seed, output)), output))
-    for child, _ in children:
-        child.start()
-    for child, output in children:
-        child.join()
-        if child.exitcode != 0:
-            print(f"the run {output.stem} ended with exit code {child.exitcode}")
-    return [json.loads(output.read_text()) for _, output in children if output.exists()]
+    chosen = [(variant, seed) for variant in args.variants for seed in range(args.runs)]
+    outputs = [folder / f"{variant}-{seed}.json" for variant, seed in chosen]
+    return run_side_by_side(train_one, [(args, *each) for each in chosen], outputs)
 
 
 def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -385,20 +373,14 @@ def main() -> None:
         "--suspicious", type=float, default=4.0, help="standard errors above which an update is played again"
     )
     parser.add_argument("--minutes", type=float, default=7.0, help="after which no update begins")
-    parser.add_argument("--name", required=True, help="of the result: parity_after_eval_NAME.json")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="its folder")
-    parser.add_argument("--no-write", action="store_true", help="print only")
+    add_result_options(parser, "parity_after_eval")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = train_side_by_side(args, Path(folder))
     summary = summarize(runs)
     for row in summary:
         print(json.dumps({key: round(v, 5) if isinstance(v, float) else v for key, v in row.items()}))
-    if not args.no_write:
-        result = {"machine": describe_machine(), "settings": [*SETTINGS, *args.set], "summary": summary}
-        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in result.items()]
-        lines.append('"runs": [\n' + ",\n".join(json.dumps(run) for run in runs) + "\n]")
-        (args.output / f"parity_after_eval_{args.name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    write_result(args, "parity_after_eval", SETTINGS, summary, runs)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ once stays for up to four updates. Then the engine is whole again and the run go
 planted fault must pass. Weights, positions and rotary tables are compared exactly, a temperature by logprobs.
 
     nvidia-cuda-mps-control -d
+    export PYTHONPATH=.               # some of the faults are those of the tests
     python benchmarks/parity_faults.py --minutes 8 --name h200    # ten runs of SmolLM2-135M on one GPU
     python benchmarks/parity_faults.py --runs 1 --name x --no-write --set policy.device=cpu \\
         --set policy.dtype=float32 --set policy.model=tiny-0.3m --set train.num_updates=4   # not in bfloat16
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from parity_runs import add_result_options, run_side_by_side, write_result
 from tests.engines.faulty_positions import INDEX_FAULTS, shift_tables
 
 from stepwell.config.loading import load_config
@@ -43,9 +44,7 @@ from stepwell.runs.build.components import Components
 from stepwell.runs.loop.parity_check import ParityCheck
 from stepwell.runs.loop.sources import PlayedSource
 from stepwell.runs.loop.training_loop import TrainingLoop
-from stepwell.runs.machine import describe_machine
 
-RESULTS = Path(__file__).parent / "results"
 WRONG_TEMPERATURE = 1.1
 PATIENCE = 4
 """Updates that a fault stays planted if it is not seen."""
@@ -268,20 +267,9 @@ def train_one(args: argparse.Namespace, seed: int, output: Path) -> None:
 
 def train_side_by_side(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """One process per run; what each of them saw."""
-    context = multiprocessing.get_context("spawn")
     seeds = range(args.first_seed, args.first_seed + args.runs)
     outputs = [folder / f"seed{seed}.json" for seed in seeds]
-    children = [
-        context.Process(target=train_one, args=(args, seed, output))
-        for seed, output in zip(seeds, outputs, strict=True)
-    ]
-    for child in children:
-        child.start()
-    for seed, child in zip(seeds, children, strict=True):
-        child.join()
-        if child.exitcode != 0:
-            print(f"the run of seed {seed} ended with exit code {child.exitcode}")
-    return [json.loads(output.read_text()) for output in outputs if output.exists()]
+    return run_side_by_side(train_one, [(args, seed) for seed in seeds], outputs)
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -316,9 +304,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--errors", type=Path, help="a folder for all errors against float32")
-    parser.add_argument("--name", required=True, help="of the result: parity_faults_NAME.json")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="its folder")
-    parser.add_argument("--no-write", action="store_true", help="print only")
+    add_result_options(parser, "parity_faults")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = train_side_by_side(args, Path(folder))
@@ -328,11 +314,7 @@ def main() -> None:
         for row in run["planted"]:
             place, told = f"seed {run['seed']}, update {row['update']}", row.get("message", "NOT CAUGHT")
             print(f"  {place}: {row['fault']}: check {row['checks']}: {told}")
-    if not args.no_write:
-        result = {"machine": describe_machine(), "settings": [*SETTINGS, *args.set], "summary": summary}
-        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in result.items()]
-        lines.append('"runs": [\n' + ",\n".join(json.dumps(run) for run in runs) + "\n]")
-        (args.output / f"parity_faults_{args.name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    write_result(args, "parity_faults", SETTINGS, summary, runs)
 
 
 if __name__ == "__main__":
