@@ -5,18 +5,18 @@ Pages are made up in the form of six click pages of MiniWoB++ (`miniwob_made_pag
 the prompt: words that occur twice teach it to look back. What it knows is then measured in Chromium, on the
 real pages:
 
-    python benchmarks/miniwob_made.py --to made --device cuda      # 7,500 updates of 64 pages
-    stepwell train miniwob-tiny policy.model=made name=made warm_start.num_demos=0 train.num_updates=0
+    python benchmarks/miniwob_made.py --name h200 --device cuda --seeds 0 1 2   # 7,500 updates of 64 pages
+    stepwell train miniwob-tiny policy.model=made/seed-0 name=made warm_start.num_demos=0 train.num_updates=0
     python benchmarks/miniwob.py --runs runs/made --output by_page.json
 
-Every 500 updates it prints what is solved of 512 fresh made-up pages. The figures of docs/web.md
-(results/miniwob/made_pages.json) are from an earlier form of this script, which ended after a time instead of
-a number of updates. This form was run on a CPU only.
+Every 500 updates it measures what is solved of 512 fresh made-up pages.
+The result is results/miniwob/made_pages_NAME.json. On two cores of a CPU this takes hours.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
@@ -33,6 +33,7 @@ from stepwell.rendering.tiny import build_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests import this file from the repository's root
 from miniwob_made_pages import make_page
+from side_by_side import RESULTS, add_result_options, run_side_by_side, write_result
 
 HEAD = (
     "<|im_start|>system\nYour answer is one action in text.\nReply: <answer>...</answer><|im_end|>\n"
@@ -78,9 +79,9 @@ def make_many_rows(seed: int, count: int, processes: int) -> Rows:
 class Fitting:
     """A model and its optimizer."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        model, self.tokenizer = build_tiny(args.model, args.seed)
-        self.args, self.device = args, torch.device(args.device)
+    def __init__(self, args: argparse.Namespace, seed: int) -> None:
+        model, self.tokenizer = build_tiny(args.model, seed)
+        self.args, self.seed, self.device = args, seed, torch.device(args.device)
         self.model = model.to(self.device).train()
         self.parameters = list(self.model.parameters())
         groups = [
@@ -95,7 +96,7 @@ class Fitting:
         scale = min(1.0, (number + 1) / 100) * min(1.0, max(0.02, (1 - share) / 0.25))
         for group in self.optimizer.param_groups:
             group["lr"] = self.args.learning_rate * scale
-        rng = np.random.default_rng([self.args.seed, number])
+        rng = np.random.default_rng([self.seed, number])
         loss = self.compute_loss(self.pick(rows, rng.integers(len(rows[0]), size=self.args.batch)))
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -138,31 +139,42 @@ def mark_tokens(spans: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Te
     return known * (place >= spans[:, :1]), known
 
 
+def train_one(args: argparse.Namespace, seed: int, output: Path) -> None:
+    """Train one model and keep it; write what it solved to `output`."""
+    rows, fresh = make_many_rows(seed, args.pages, args.processes), make_rows(HELD_OUT_SEED, 512)
+    fitting, began, measured = Fitting(args, seed), time.perf_counter(), []
+    for number in range(args.updates):
+        loss = fitting.learn(rows, number)
+        if (number + 1) % 500 == 0 or number + 1 == args.updates:
+            row = {"update": number + 1, "loss": float(loss), "fresh": fitting.measure_solved(fresh)}
+            measured.append(row | {"seconds": round(time.perf_counter() - began, 1)})
+            print(f"seed {seed}: {json.dumps(measured[-1])}", flush=True)
+    fitting.model.save_pretrained(args.to / f"seed-{seed}")
+    fitting.tokenizer.save_pretrained(args.to / f"seed-{seed}")
+    output.write_text(json.dumps({"seed": seed, "measured": measured}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--to", type=Path, required=True, help="directory for the model")
+    parser.add_argument("--to", type=Path, default=Path("made"), help="directory for the models (made)")
     parser.add_argument("--model", choices=list(TINY_SIZES), default="tiny-1m", help="its size")
     parser.add_argument("--updates", type=int, default=7500, help="updates (7500)")
     parser.add_argument("--batch", type=int, default=64, help="pages of an update (64)")
     parser.add_argument("--pages", type=int, default=480_000, help="pages to make up (480000)")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="at its highest (0.001)")
     parser.add_argument("--reply-only", action="store_true", help="learn no prompts")
-    parser.add_argument("--seed", type=int, default=0, help="of model, pages and batches")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of model, pages and batches")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--processes", type=int, default=2, help="that make pages")
+    parser.add_argument("--processes", type=int, default=2, help="that make the pages of each seed")
+    add_result_options(parser, "made_pages")
+    parser.set_defaults(output=RESULTS / "miniwob")
     args = parser.parse_args()
-    rows, fresh = make_many_rows(args.seed, args.pages, args.processes), make_rows(HELD_OUT_SEED, 512)
-    fitting, began = Fitting(args), time.perf_counter()
-    for number in range(args.updates):
-        loss = fitting.learn(rows, number)
-        if (number + 1) % 500 == 0 or number + 1 == args.updates:
-            solved, seconds = fitting.measure_solved(fresh), time.perf_counter() - began
-            print(
-                f"update {number + 1}: loss {loss:.4f}, {solved:.3f} of fresh pages, {seconds:.0f} s",
-                flush=True,
-            )
-    fitting.model.save_pretrained(args.to)
-    fitting.tokenizer.save_pretrained(args.to)
+    args.to.mkdir(parents=True, exist_ok=True)
+    outputs = [args.to / f"seed-{seed}.json" for seed in args.seeds]
+    runs = run_side_by_side(train_one, [(args, seed) for seed in args.seeds], outputs)
+    names = ("model", "updates", "batch", "pages", "learning_rate", "reply_only")
+    summary = [{"seed": run["seed"]} | run["measured"][-1] for run in runs]
+    write_result(args, "made_pages", {name: getattr(args, name) for name in names}, summary, runs)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_runs import add_result_options, run_side_by_side, write_result
+from side_by_side import add_result_options, run_side_by_side, write_result
 
 from stepwell.config.loading import load_config
 from stepwell.core import LogprobErrors, LogprobGaps, Step
@@ -380,7 +380,7 @@ def main() -> None:
     summary = summarize(runs)
     for row in summary:
         print(json.dumps({key: round(v, 5) if isinstance(v, float) else v for key, v in row.items()}))
-    write_result(args, "parity_after_eval", SETTINGS, summary, runs)
+    write_result(args, "parity_after_eval", [*SETTINGS, *args.set], summary, runs)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parity_runs import add_result_options, run_side_by_side, write_result
+from side_by_side import add_result_options, run_side_by_side, write_result
 from tests.engines.faulty_positions import INDEX_FAULTS, shift_tables
 
 from stepwell.config.loading import load_config
@@ -314,7 +314,7 @@ def main() -> None:
         for row in run["planted"]:
             place, told = f"seed {run['seed']}, update {row['update']}", row.get("message", "NOT CAUGHT")
             print(f"  {place}: {row['fault']}: check {row['checks']}: {told}")
-    write_result(args, "parity_faults", SETTINGS, summary, runs)
+    write_result(args, "parity_faults", [*SETTINGS, *args.set], summary, runs)
 
 
 if __name__ == "__main__":

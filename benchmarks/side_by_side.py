@@ -1,4 +1,4 @@
-"""What the benchmarks of the parity check share: runs side by side, and the file of their results."""
+"""What benchmarks that train share: runs side by side, and the file of their results."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def add_result_options(parser: argparse.ArgumentParser, kind: str) -> None:
 
 
 def write_result(
-    args: argparse.Namespace, kind: str, settings: Sequence[str], summary: Any, runs: Sequence[dict[str, Any]]
+    args: argparse.Namespace, kind: str, settings: Any, summary: Any, runs: Sequence[dict[str, Any]]
 ) -> None:
     """The result file: a line for each run."""
     if args.no_write:
         return
-    result = {"machine": describe_machine(), "settings": [*settings, *args.set], "summary": summary}
+    result = {"machine": describe_machine(), "settings": settings, "summary": summary}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in result.items()]
     lines.append('"runs": [\n' + ",\n".join(json.dumps(run) for run in runs) + "\n]")
     (args.output / f"{kind}_{args.name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
