@@ -48,6 +48,11 @@ ENVS = "tests.runs.broken_envs"
         (["engine.max_length=64"], ContextLengthError, r"must stay free.*first prompt of frozenlake.*engine"),
         ([f"env.name={ENVS}:OneLake", "env.held_out_share=0.9999"], ConfigError, "has no train task"),
         (["recipe.name=vagen-full"], ConfigError, "rewards grounding, world_modeling, which agent.strategy"),
+        (
+            ["env.name=sokoban", "env.options={}", 'recipe.reward_parts=["task","process"]'],
+            ConfigError,
+            "rewards process, but sokoban measures no progress",
+        ),
         (["recipe.name=stepo"], ConfigError, "there is no recipe 'stepo'"),
         (
             ["recipe.name=grpo", "recipe.kl_estimator=full", "train.sharding=full"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.runs.small import small_config, timeless, warmed_model
+from tests.runs.small import played, small_config, timeless, warmed_model
 from tests.variants import keep_quick
 
 from stepwell.algos.recipes import RECIPES
@@ -78,3 +78,17 @@ def test_settings_change_slots_and_leave_the_others() -> None:
 def test_a_slot_that_cannot_be_changed_so_is_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         resolve_recipe(RecipeConfig.model_validate(settings))
+
+
+def test_progress_that_an_environment_measures_can_be_rewarded_by_any_recipe(tmp_path: Path) -> None:
+    rewarded = (
+        "recipe.name=grpo",
+        'recipe.reward_parts=["process"]',
+        "rewards.process=2.0",
+        "rewards.scale=1",
+    )
+    train(small_config(*rewarded, "train.num_updates=1", folder=tmp_path))
+    parts = [step.reward_parts for t in played(tmp_path / "run", 1) for step in t.steps]
+    assert {tuple(part) for part in parts} == {("process",)}
+    cells = {part["process"] / 2.0 for part in parts}  # nearer or farther, of a turn together
+    assert cells != {0.0} and all(value.is_integer() for value in cells)

@@ -294,7 +294,7 @@ class TextPlayer:
         summary = self.agent.read_summary(step.action.text)  # type: ignore[union-attr]
         step.assign_reward(dict.fromkeys(self.parts, 0.0))
         names = list_part_names(self.agent.strategy, [self.agent.form], self.agent.form, self.weights.parts)
-        step.info = {"summary": summary, "actions": [], "parts": dict.fromkeys(names, 0.0)}
+        step.info = {"summary": summary, "actions": [], "parts": dict.fromkeys((*names, *self.parts), 0.0)}
         episode.steps.append(step)
         episode.message = _replace_text(message, self.agent.prompt_after_summary(summary, message.text))
         episode.turns.clear()

@@ -189,9 +189,18 @@ class LanguageBackend:
     def agent(self) -> Agent:
         """The built-in agent; refused where a rewarded part is not in what it writes."""
         recipe = self.resources.recipe
-        agent = Agent(self.resources.envs.envs[0].description, self.config.agent)
-        offered = list_part_names(agent.strategy, list(StateForm), agent.form, self.config.rewards.parts)
+        env = self.resources.envs.envs[0]
+        agent = Agent(env.description, self.config.agent)
+        offered = {
+            "process",  # of the environment, below
+            *list_part_names(agent.strategy, list(StateForm), agent.form, self.config.rewards.parts),
+        }
         rewarded = dict.fromkeys((*recipe.reward_parts, *self.resources.demonstrated_parts))
+        if "process" in rewarded and not env.has_process:
+            raise ConfigError(
+                f"recipe {recipe.name} rewards process, but {env.description.name} measures no progress; "
+                "take it out of recipe.reward_parts and warm_start.reward_parts, or measure it there"
+            )
         if missing := [part for part in rewarded if part not in offered]:
             raise ConfigError(
                 f"recipe {recipe.name} rewards {', '.join(missing)}, which agent.strategy "
