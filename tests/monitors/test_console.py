@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from stepwell.monitors.base import LogEntry, RunInfo
-from stepwell.monitors.console import ConsoleMonitor, draw_sparkline, format_duration, format_number
+from stepwell.monitors.console import ConsoleMonitor, draw_sparkline, format_number
 from stepwell.monitors.jsonl import JsonlMonitor
-from stepwell.monitors.progress import Progress
+from stepwell.monitors.progress import Progress, format_duration
 
 INFO = RunInfo(Path("runs/first"), "first", "frozenlake", "steppo", 3, 40)
 FIGURES = {
@@ -30,12 +30,12 @@ FIGURES = {
 
 
 def update(k: int, **more: float) -> LogEntry:
-    return LogEntry("update", k, 2.0 * k, 100 * k, {**FIGURES, **more})
+    return LogEntry("update", k, 2.0 * k, 100 * k, {**FIGURES, **more}, left_s=2.0 * (40 - k))
 
 
 def evaluation(k: int, success: float) -> LogEntry:
     values = {"success": success, "low": success - 0.05, "high": success + 0.05}
-    return LogEntry("eval", k, 2.0 * k, 100 * k, values)
+    return LogEntry("eval", k, 2.0 * k, 100 * k, values, left_s=2.0 * (40 - k))
 
 
 def shown(*, terminal: bool, entries: list[LogEntry], note: str = "", **how: float) -> str:
@@ -68,7 +68,7 @@ def test_without_a_terminal_there_are_lines_and_no_control_characters() -> None:
         "tokens/s 41,234",
         "left 0:40",
     ]
-    assert lines[3].endswith("update 20/40  held-out 0.40 [0.35, 0.45]  best 0.40 at 20")
+    assert lines[3].endswith("update 20/40  held-out 0.40 [0.35, 0.45]  best 0.40 at 20  left 0:40")
     assert lines[5] == "be [31mware "
 
 
@@ -119,79 +119,26 @@ def test_a_phase_lasts_until_the_next_entry() -> None:
     assert progress.title == "update 4/40"
 
 
-def test_time_left_follows_the_recent_pace_and_the_time_limit() -> None:
-    progress = Progress(INFO)
-    progress.add_entry(update(1))
-    assert progress.left_s is None
-    progress.add_entry(update(11))
-    assert progress.left_s == pytest.approx(2.0 * 29)
-    limited = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, {"train": {"max_seconds": 30.0}}))
-    limited.add_entry(update(1))
-    limited.add_entry(update(11))
-    assert limited.left_s == pytest.approx(30.0 - 22.0)
-
-
 def make_entry(kind: str, k: int, time_s: float, **values: float) -> LogEntry:
     return LogEntry(kind, k, time_s, 0, values)  # type: ignore[arg-type]
 
 
-def test_time_left_is_right_from_the_first_update_on_and_counts_evaluations() -> None:
-    settings = {"eval": {"num_tasks": 8, "every": 10}, "train": {"max_seconds": None}}
-    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, settings))
-    progress.add_entry(make_entry("warm_start", 0, 60.0, step=10.0, num_steps=10.0))
-    progress.add_entry(make_entry("eval", 0, 65.0, success=0.1))
-    progress.add_entry(make_entry("update", 1, 67.0))
-    assert progress.left_s == pytest.approx(39 * 2.0 + 4 * 5.0)  # after 10, 20, 30 and 40 updates
-    progress.add_entry(make_entry("update", 10, 85.0))
-    assert progress.left_s == pytest.approx(30 * 2.0 + 4 * 5.0)  # that of update 10 is still to come
-    progress.add_entry(make_entry("eval", 10, 88.0, success=0.2))
-    assert progress.left_s == pytest.approx(30 * 2.0 + 3 * 3.0)
-    progress.add_entry(make_entry("eval", 30, 197.0, success=0.2))
-    progress.add_entry(make_entry("update", 40, 217.0))
-    assert progress.left_s == pytest.approx(progress.eval_s) and progress.eval_s > 0  # the one at the end
-    progress.add_entry(make_entry("eval", 40, 220.0, success=0.2))
-    assert progress.left_s == 0.0
+def test_every_line_tells_the_time_left_of_the_whole_run_as_soon_as_it_is_known() -> None:
+    warm = make_entry("warm_start", 0, 9.0, step=4.0, num_steps=50.0)
+    before = replace(evaluation(0, 0.1), time_s=30.0, left_s=80.0)
+    entries = [warm, replace(warm, time_s=20.0, left_s=95.0), before, update(1)]
+    told = shown(terminal=False, entries=entries, every_s=0.0).splitlines()[1:]
+    assert "left" not in told[0]
+    endings = [line.rpartition("  ")[2] for line in told[1:]]
+    assert endings == ["left about 1:35", "left about 1:20", "left 1:18"]
 
 
-def test_a_resumed_run_counts_the_evaluations_after_its_first_update() -> None:
-    settings = {"eval": {"num_tasks": 8, "every": 10}}
-    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 45, settings))
-    progress.add_entry(make_entry("update", 21, 2.0, **{"time/update_s": 2.0}))
-    progress.eval_s = 5.0
-    assert progress.left_s == pytest.approx(24 * 2.0 + 3 * 5.0)  # after 30, 40 and 45 updates
-
-
-def test_time_left_ends_at_the_limit_of_environment_steps() -> None:
-    settings = {"eval": {"num_tasks": 8, "every": 10}, "train": {"max_env_steps": 3000}}
-    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 200, settings))
-    progress.add_entry(LogEntry("eval", 0, 5.0, 0, {"success": 0.1}))
-    progress.add_entry(LogEntry("update", 1, 7.0, 100, {}))
-    assert progress.left_s == pytest.approx(29 * 2.0)  # 30 updates of 100 steps; no evaluation was timed
-    progress.add_entry(LogEntry("update", 10, 25.0, 1000, {}))
-    progress.add_entry(LogEntry("eval", 10, 30.0, 1000, {"success": 0.2}))
-    assert progress.left_s == pytest.approx(20 * 2.0 + 2 * 5.0)
-    progress.add_entry(LogEntry("eval", 20, 60.0, 2000, {"success": 0.2}))
-    progress.add_entry(LogEntry("update", 30, 80.0, 3000, {}))
-    progress.add_entry(LogEntry("eval", 30, 85.0, 3000, {"success": 0.2}))
-    assert progress.left_s == 0.0
-
-
-def test_a_time_limit_counts_from_the_end_of_the_warm_start() -> None:
-    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 270, {"train": {"max_seconds": 215.0}}))
-    progress.add_entry(make_entry("warm_start", 0, 300.0, step=96.0, num_steps=96.0))
-    progress.add_entry(make_entry("update", 1, 302.0))
-    assert progress.left_s == pytest.approx(213.0)
-
-
-def test_the_time_left_is_what_was_expected_and_after_a_quarter_of_the_updates_that_of_the_pace() -> None:
-    progress = Progress(RunInfo(Path("r"), "r", "e", "s", 0, 40, expected_s=100.0))
-    assert progress.left_s == 100.0
-    progress.add_entry(make_entry("warm_start", 0, 30.0, step=20.0, num_steps=50.0))
-    assert progress.left_s == 70.0
-    progress.add_entry(make_entry("update", 1, 35.0))
-    assert progress.left_s == pytest.approx(0.1 * 39 * 5.0 + 0.9 * 65.0)
-    progress.add_entry(make_entry("update", 10, 80.0))
-    assert progress.left_s == pytest.approx(30 * 5.0)
+def test_the_time_left_counts_down_between_two_entries() -> None:
+    progress = Progress(INFO)
+    assert progress.describe_left() == ""
+    progress.add_entry(update(10))
+    assert progress.describe_left(since_s=15.0) == "0:45"
+    assert progress.describe_left(since_s=90.0) == "0:00"
 
 
 def test_a_warm_start_says_how_far_it_is() -> None:
@@ -199,28 +146,6 @@ def test_a_warm_start_says_how_far_it_is() -> None:
     assert "warm start 20/50  loss 1.50" in shown(terminal=False, entries=entries)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(terminal=True, entries=entries))
     assert "warm start 20/50" in plain
-
-
-def test_a_warm_start_says_how_much_is_left_of_it_at_most() -> None:
-    entries = [
-        make_entry("warm_start", 0, 9.0, step=10.0, num_steps=50.0),
-        make_entry("warm_start", 0, 29.0, step=20.0, num_steps=50.0),
-    ]
-    told = shown(terminal=False, entries=entries).splitlines()
-    assert "left" not in told[1]  # its pace is not known yet
-    assert told[2].endswith("warm start 20/50  at most 1:00 left of it")
-    progress = Progress(INFO)
-    for entry in (*entries, make_entry("eval", 0, 33.0, success=0.1)):
-        progress.add_entry(entry)
-    assert progress.warm_start_left_s is None
-
-
-def test_a_long_first_update_is_forgotten_with_the_second() -> None:
-    progress = Progress(INFO)
-    progress.add_entry(make_entry("warm_start", 0, 0.0))
-    for k, time_s in ((1, 13.0), (2, 15.0)):
-        progress.add_entry(make_entry("update", k, time_s))
-    assert progress.left_s == pytest.approx(38 * 2.0)
 
 
 def test_a_run_that_continues_knows_its_earlier_best(tmp_path: Path) -> None:
@@ -235,14 +160,6 @@ def test_a_run_that_continues_knows_its_earlier_best(tmp_path: Path) -> None:
     monitor.record(evaluation(2, 0.3))
     monitor.close()
     assert "best 0.90 at 1" in out.getvalue() and "0.95" not in out.getvalue()
-
-
-def test_single_long_updates_do_not_move_the_time_left() -> None:
-    progress, time_s = Progress(INFO), 0.0
-    for k in range(1, 21):
-        time_s += 30.0 if k in (9, 15) else 2.0
-        progress.add_entry(make_entry("update", k, time_s))
-    assert progress.left_s == pytest.approx(20 * 2.0)
 
 
 def test_an_evaluation_that_is_not_a_number_is_never_the_best() -> None:

@@ -10,7 +10,6 @@ import pytest
 from stepwell.config.loading import load_config
 from stepwell.monitors.summary import read_summary
 from stepwell.runs.demo import demo
-from stepwell.runs.demo.pace import Pace
 
 SMALL = (
     "train.num_updates=2",
@@ -33,7 +32,6 @@ def test_the_last_line_tells_what_the_summary_and_the_report_hold(
     out, err = capfd.readouterr()
     assert err == ""  # nothing that a library prints, from Python or below, reaches the console
     told = out.strip().splitlines()
-    assert re.fullmatch(r"about \d+:\d\d of training on this machine, then the comparison", told[0])
     line = told[-1]
     found = re.fullmatch(r"held-out success (\d\.\d\d) -> (\d\.\d\d)  report (.+report\.html)", line)
     summary = read_summary(run)
@@ -57,10 +55,6 @@ def test_the_last_line_tells_what_the_summary_and_the_report_hold(
 def test_the_demo_makes_the_same_updates_however_slow_the_machine_is() -> None:
     config = load_config("demo")
     assert config.train.max_seconds is None and config.train.max_env_steps is None
-    fast, slow = Pace(0.1, 0.6, 0.5), Pace(0.2, 1.2, 1.0)
-    assert slow.estimate_s(config) == pytest.approx(2 * fast.estimate_s(config))
-    assert 30 * 0.6 < fast.estimate_s(config) < 60
-    assert Pace(0.1, 0.6, 0.5, 0.01).estimate_s(config) - fast.estimate_s(config) == pytest.approx(20.48)
 
 
 @pytest.mark.slow

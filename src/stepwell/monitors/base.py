@@ -24,7 +24,7 @@ from stepwell.core.errors import InputError, StepwellError
 from stepwell.core.text import replace_half_surrogates
 
 EntryKind = Literal["warm_start", "update", "eval", "event"]
-RESERVED = frozenset({"kind", "update", "time_s", "env_steps", "text", "nonfinite"})
+RESERVED = frozenset({"kind", "update", "time_s", "env_steps", "left_s", "text", "nonfinite"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,6 @@ class RunInfo:
     num_updates: int
     config: dict[str, Any] = field(default_factory=dict)
     resumed_from: int | None = None
-    expected_s: float | None = None  # expected time of the whole run on this machine, if measured
     id: str = ""  # does not change when the folder is renamed
 
 
@@ -52,7 +51,8 @@ class LogEntry:
     """Metrics at one moment of a run: after `update` updates, `time_s` seconds, `env_steps` steps.
 
     Example: `LogEntry("eval", update=20, time_s=31.5, env_steps=7680, values={"success": 0.61,
-    "low": 0.55, "high": 0.67})`. Only events have `text`.
+    "low": 0.55, "high": 0.67})`. Only events have `text`. `left_s` estimates the seconds to the end of the
+    run, where they are known.
     """
 
     kind: EntryKind
@@ -61,6 +61,7 @@ class LogEntry:
     env_steps: int
     values: dict[str, float] = field(default_factory=dict)
     text: str = ""
+    left_s: float | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(EntryKind):

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepwell.monitors.base import LogEntry, Monitor, RunInfo
-from stepwell.monitors.progress import CURVES, GROUPS, Progress, make_progress
+from stepwell.monitors.progress import CURVES, GROUPS, Progress, format_duration, make_progress
 
 SPARKS = "▁▂▃▄▅▆▇█"
 FAILURES = "agent_failures/"
@@ -108,6 +108,7 @@ def format_entry(entry: LogEntry, progress: Progress) -> str:
         best = progress.best
         words += [f"best {best.values['success']:.2f} at {best.update}"] if best else []
         words += [f"agent failed {failed}"] if (failed := describe_failures(values)) else []
+        words += [f"left {left}"] if (left := progress.describe_left()) else []
         return "  ".join(words)
     words.append(progress.title)
     for name in ("success", "reward", "loss", "entropy", "kl", "clip_share", "tokens_per_s"):
@@ -116,10 +117,7 @@ def format_entry(entry: LogEntry, progress: Progress) -> str:
     if "outcome/agreement" in values:
         words.append(f"judge right {values['outcome/agreement']:.2f}")
     words += [f"agent failed {failed}"] if (failed := describe_failures(values)) else []
-    if (left := progress.left_s) is not None:
-        words.append(f"left {format_duration(left)}")
-    elif (left := progress.warm_start_left_s) is not None:
-        words.append(f"at most {format_duration(left)} left of it")
+    words += [f"left {left}"] if (left := progress.describe_left()) else []
     return "  ".join(words)
 
 
@@ -187,10 +185,7 @@ def _make_head(progress: Progress, since_s: float) -> Table:
     if not done and "num_steps" in progress.values:  # the warm start has its own bar
         done, whole = int(progress.values["step"]), max(int(progress.values["num_steps"]), 1)
     clock = format_duration(progress.time_s + since_s)
-    if (left := progress.left_s) is not None:
-        clock += f", {format_duration(max(left - since_s, 0.0))} left"
-    elif (left := progress.warm_start_left_s) is not None:
-        clock += f", at most {format_duration(max(left - since_s, 0.0))} left of it"
+    clock += f", {left} left" if (left := progress.describe_left(since_s)) else ""
     head.add_row(
         Text(progress.title, style="bold"),
         ProgressBar(total=whole, completed=min(done, whole), width=28),
@@ -278,10 +273,3 @@ def format_number(value: float) -> str:
     if size >= 0.1 or size == 0:
         return f"{value:.2f}"
     return f"{value:.4f}" if size >= 0.001 else f"{value:.1e}"
-
-
-def format_duration(seconds: float) -> str:
-    """Seconds as 0:42, 12:05 or 3:07:00."""
-    whole = round(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

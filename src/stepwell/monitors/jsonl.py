@@ -1,8 +1,8 @@
 """`metrics.jsonl`: the record of a run, one JSON object per line. Reports and studies read it.
 
-A line holds `kind`, `update`, `time_s` and `env_steps`, then the values by name (events have
-`text`). JSON has no NaN and no infinity: such a value is written as null, and `nonfinite` holds
-the original, so that reading restores the same entry.
+A line holds `kind`, `update`, `time_s`, `env_steps` and, where it is known, `left_s`, then the values by
+name (events have `text`). JSON has no NaN and no infinity: such a value is written as null, and `nonfinite`
+holds the original, so that reading restores the same entry.
 
 Invariants
 * A line is written in one call and reaches the operating system before `record` returns: a
@@ -140,6 +140,8 @@ def _encode_entry(entry: LogEntry) -> bytes:
         fields[name] = None if name in nonfinite else number
     if nonfinite:
         fields["nonfinite"] = nonfinite
+    if entry.left_s is not None:
+        fields["left_s"] = round(entry.left_s, 1)
     if entry.text:
         fields["text"] = entry.text
     return json.dumps(fields, allow_nan=False).encode() + b"\n"
@@ -158,4 +160,5 @@ def decode_line(line: bytes) -> LogEntry:
         env_steps=int(fields["env_steps"]),
         values=values,
         text=fields.get("text", ""),
+        left_s=fields.get("left_s"),
     )

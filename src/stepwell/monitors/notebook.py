@@ -19,8 +19,8 @@ from typing import Any
 
 from stepwell.monitors.base import LogEntry, Monitor, RunInfo
 from stepwell.monitors.charts import Series, draw_line_chart
-from stepwell.monitors.console import format_duration, format_entry
-from stepwell.monitors.progress import Progress, make_progress
+from stepwell.monitors.console import format_entry
+from stepwell.monitors.progress import Progress, format_duration, make_progress
 from stepwell.monitors.svg import escape_text
 
 NUM_NOTES = 4
@@ -108,8 +108,8 @@ def draw_progress(progress: Progress, updates: list[LogEntry], notes: list[str])
     if not done and "num_steps" in progress.values:  # the warm start has its own bar
         done, whole = int(progress.values["step"]), max(int(progress.values["num_steps"]), 1)
     clock = format_duration(progress.time_s)
-    if (left := progress.left_s) is not None and progress.phase != "ended":
-        clock += f", {format_duration(left)} left"
+    if (left := progress.describe_left()) and progress.phase != "ended":
+        clock += f", {left} left"
     lines = [
         f"<b>{escape_text(info.name)}</b>: {escape_text(f'{info.recipe} on {info.env}, seed {info.seed}')}",
         f'<progress value="{min(done, whole)}" max="{whole}"></progress> '

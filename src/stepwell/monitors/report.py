@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,12 @@ from stepwell.monitors import jsonl, replays
 from stepwell.monitors.animations import bound_images, drop_images
 from stepwell.monitors.base import LogEntry
 from stepwell.monitors.charts import Bar, ReferenceLine, draw_bar_chart
-from stepwell.monitors.console import FAILURES, format_duration
+from stepwell.monitors.console import FAILURES
 from stepwell.monitors.curves import draw_learning_curve, draw_training_panels, draw_warm_start_panels
 from stepwell.monitors.films import make_film
 from stepwell.monitors.phases import read_phases, tabulate_phases
 from stepwell.monitors.plain_text import show_controls
+from stepwell.monitors.progress import format_duration
 from stepwell.monitors.summary import (
     SuccessScore,
     Summary,
@@ -88,6 +91,19 @@ def write_report(folder: Path) -> Path:
     path = folder / FILE_NAME
     atomic_write(path, render(read_run(folder)))
     return path
+
+
+def time_films(shown: Sequence[replays.Replay]) -> float:
+    """Seconds that the films of a report take if it shows as many episodes again. They are most of its time.
+
+    Two films are made, since the first call also loads the encoder.
+    """
+    took_s, count = 0.0, 2 * len(shown)
+    for replay in shown[:2]:
+        began = time.perf_counter()
+        make_film(replay, MAX_FILM_BYTES // count)
+        took_s = time.perf_counter() - began
+    return count * took_s
 
 
 def read_run(folder: Path) -> RunFolder:

@@ -16,7 +16,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -68,9 +67,8 @@ def train(
     *,
     resume: Path | None = None,
     baselines: list[SuccessScore] | None = None,
-    expected_s: float | None = None,
 ) -> Path:
-    """Run to the end; returns the run's folder. `expected_s` is the expected time, if known.
+    """Run to the end; returns the run's folder.
 
     With `resume` the run in that folder continues, with its own settings or with those of `config`. They may
     differ in settings that a run can change.
@@ -82,7 +80,7 @@ def train(
     folder = make_run_folder(config) if resume is None else resume
     with hold_run_folder(folder):
         loop, saved, notes = _start_fresh(config, folder) if resume is None else _resume_run(config, folder)
-        info = replace(_describe_run(loop, saved, is_resumed=resume is not None), expected_s=expected_s)
+        info = _describe_run(loop, saved, is_resumed=resume is not None)
         with _spare_collections(), _finish_always(loop, baselines or []):
             loop.monitor.start(info)
             for note in notes:
@@ -358,6 +356,7 @@ def _write_results(loop: TrainingLoop, status: Status, baselines: list[SuccessSc
     if loop.workers is not None:
         write_timeline(folder, loop.workers.spans.build_timeline())
     if config.monitor.report:
+        loop.monitor.phase("report")
         if loop.last_eval is not None:
             save_run_replays(loop.components, folder, loop.last_eval.trajectories, "after", loop.monitor.note)
         write_report(folder)

@@ -20,7 +20,7 @@ from typing import Any
 
 from stepwell.core.disk import atomic_write
 from stepwell.monitors.charts import Bar, Series, draw_bar_chart, draw_line_chart
-from stepwell.monitors.console import format_duration
+from stepwell.monitors.progress import format_duration
 from stepwell.monitors.svg import make_element, make_svg, make_text
 from stepwell.studies.differences import describe_rows
 from stepwell.studies.gate import list_failures

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from stepwell.config.run import RunConfig
 from stepwell.monitors import jsonl
-from stepwell.monitors.console import format_duration
+from stepwell.monitors.progress import format_duration
 from stepwell.studies.processes import EndedRun, RunWorker
 
 LIVE_EVERY_S, PLAIN_EVERY_S = 1.0, 60.0

@@ -11,8 +11,8 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 
-from stepwell.monitors.console import format_duration
 from stepwell.monitors.plain_text import show_controls
+from stepwell.monitors.progress import format_duration
 
 _HERE = Path(__file__).parent
 _PAGES = (_HERE / "page", _HERE.parent / "monitors" / "page")

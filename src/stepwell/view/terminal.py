@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepwell.core.errors import StepwellError
-from stepwell.monitors.console import format_duration
+from stepwell.monitors.progress import format_duration
 from stepwell.runs.control import send_command
 from stepwell.view.run_files import ViewedRun
 

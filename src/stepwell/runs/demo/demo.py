@@ -1,7 +1,6 @@
 """The demo: a courier learns to fetch a parcel and to bring it to a door.
 
-    first     time each kind of work once ─► how long it will take here (`pace.py`)
-    then      warm start ─► a fixed number of StepPO updates ─► before and after on held-out tasks
+    first     warm start ─► a fixed number of StepPO updates ─► before and after on held-out tasks
     beside    the best blind plan, random play, greedy decoding ─► summary and report
     shown     one held-out task before and after, turn by turn (`trace.py`), the scores, one line
 
@@ -21,12 +20,10 @@ from stepwell.core import Split
 from stepwell.core.statistics import compute_wilson_interval
 from stepwell.envs.baselines import find_blind_plan, measure_random_play
 from stepwell.envs.tasks import draw_tasks
-from stepwell.monitors.console import format_duration
 from stepwell.monitors.replays import FILE_NAME, load_replays
 from stepwell.monitors.report import write_report
 from stepwell.monitors.summary import SuccessScore, describe_success, read_summary, write_summary
 from stepwell.runs.build.components import HELD_OUT_SEED
-from stepwell.runs.demo.pace import measure_pace
 from stepwell.runs.demo.trace import write_traces
 from stepwell.runs.evaluation.evaluate import evaluate_run
 from stepwell.runs.run import make_run_folder, raise_if_interrupted, train
@@ -42,10 +39,7 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     config = load_config("demo", [f"seed={seed}", f"folder={folder}", *overrides])
     run = make_run_folder(config)
     config = config.model_copy(update={"name": run.name})
-    with Console(stderr=True).status("measuring how fast this machine is"):
-        expected_s = measure_pace(config).estimate_s(config)
-    print(f"about {format_duration(expected_s)} of training on this machine, then the comparison", flush=True)
-    train(config, expected_s=expected_s)
+    train(config)
     raise_if_interrupted(run)
     with hold_run_folder(run):
         with Console(stderr=True).status("playing the baselines"):

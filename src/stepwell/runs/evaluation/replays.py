@@ -12,6 +12,7 @@ so: what was learnt does not depend on images.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from stepwell.core.text import describe_error
 from stepwell.envs.base import Env
 from stepwell.envs.registry import make_env
 from stepwell.monitors.replays import FILE_NAME, Replay, ReplayFrame, encode_png, load_replays, save_replays
+from stepwell.monitors.report import time_films
 from stepwell.runs.build.components import Components
 from stepwell.training import TrajectoryMinibatch
 
@@ -53,11 +55,22 @@ def save_run_replays(
     trajectories: Sequence[Trajectory],
     stage: Stage,
     note: Callable[[str], None],
-) -> None:
+) -> list[Replay]:
     """Write a few episodes into a run's `replays.json`, replacing those of the same stage."""
     path = folder / FILE_NAME
     others = [replay for replay in load_replays(path) if replay.stage != stage]
-    save_replays(path, [*others, *make_replays(components, trajectories[:NUM_REPLAYS], stage, note)])
+    made = make_replays(components, trajectories[:NUM_REPLAYS], stage, note)
+    save_replays(path, [*others, *made])
+    return made
+
+
+def save_first_replays(
+    components: Components, folder: Path, played: Sequence[Trajectory], note: Callable[[str], None]
+) -> float:
+    """Save the replays before training; returns the seconds that those at the end and all films will take."""
+    began = time.perf_counter()
+    shown = save_run_replays(components, folder, played, "before", note)
+    return time.perf_counter() - began + time_films(shown)
 
 
 def make_replays(

@@ -7,7 +7,7 @@ follows from it, the settings and the time: limits reached, good enough, no bett
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepwell.config.outputs import EvalConfig
@@ -38,6 +38,7 @@ class LoopState:
     best_values: dict[str, float] | None = None
     good_update: int | None = None  # the last evaluation that was no fall (`success_guard.py`)
     num_rollbacks: int = 0
+    pace: dict[str, float] = field(default_factory=dict)  # how long parts take (`time_left.py`)
 
     @classmethod
     def of(cls, saved: Checkpoint) -> LoopState:

@@ -44,7 +44,7 @@ from stepwell.runs.build.components import Components
 from stepwell.runs.build.phases import find_phase_end
 from stepwell.runs.evaluation.episodes_file import write_episodes
 from stepwell.runs.evaluation.evaluate import evaluate
-from stepwell.runs.evaluation.replays import save_run_replays
+from stepwell.runs.evaluation.replays import save_first_replays
 from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.interrupts import Terminated, describe_stop, handle_first_stop
 from stepwell.runs.loop import references
@@ -66,6 +66,7 @@ from stepwell.runs.loop.source_choice import choose_source
 from stepwell.runs.loop.sources import Source
 from stepwell.runs.loop.success_guard import guard_success
 from stepwell.runs.loop.task_feeds import build_feed
+from stepwell.runs.loop.time_left import TimeLeft
 from stepwell.runs.loop.warm_start import WarmStart
 from stepwell.training import checkpoint
 
@@ -100,13 +101,12 @@ class TrainingLoop:
         self._feed_notes: list[str] = []  # a feed may be asked in a worker's thread
         self._source: Source
         self._clock = RunClock()
+        self._time_left = TimeLeft(self.config)
         self.saver = CheckpointSaver(self.folder, self.monitor.note)
         self._parity = ParityCheck(self.config.parity, lambda: self.runner, self.monitor.note)
         self._is_imitating = False  # in the warm start, which writes no checkpoints
-        own = self.config.own_agent
-        self.failures = (
-            AgentFailures(own, str(self.folder), self.monitor.note) if own.function is not None else None
-        )
+        own, folder = self.config.own_agent, str(self.folder)
+        self.failures = AgentFailures(own, folder, self.monitor.note) if own.function is not None else None
         self._credit = CreditRecorder(self.folder, self.config.checkpoint.credit_mb, self.monitor.note)
         self._control = ControlChannel(
             self.folder, lambda: self.state.describe_progress(self.config.train), self.monitor.note
@@ -149,7 +149,11 @@ class TrainingLoop:
         self._feed = build_feed(
             self.components, self._tasks, self.folder, self._run_name, self._feed_notes.append
         )
-        self._source = self._make_source()
+        self._source = choose_source(
+            *(self.components, self._run_name, self._feed, self.workers),
+            is_stopping=lambda: bool(self.stop_signal),
+            note=self.monitor.note,
+        )
         replay = build_replay(self.components, self.folder, self._run_name, lambda: self.state.update)
         recipe, has_replay, self._learner.replay = self.components.recipe, replay is not None, replay
         self._learner.judging = build_judging(self.components, self.monitor.note)
@@ -174,7 +178,8 @@ class TrainingLoop:
         before = self._evaluate()
         self.state.before = self.state.last
         if self.config.monitor.report and before is not None:
-            save_run_replays(self.components, self.folder, before.trajectories, "before", self.monitor.note)
+            seen = self.components, self.folder, before.trajectories, self.monitor.note
+            self._time_left.count_end(save_first_replays(*seen))
         return self._finish_update()
 
     def _resume_from(self, saved: checkpoint.Checkpoint) -> bool:
@@ -186,6 +191,7 @@ class TrainingLoop:
         self._parts.restore(saved)
         self._credit.rewind(self.state.update)
         self._clock.set_elapsed(self.state.time_s)
+        self._time_left.restore(self.state.pace)
         references.freeze_reference(self.components)
         references.load_reference(
             self.components.policy, self.folder, references.find_reference(self.components, self.state.update)
@@ -267,14 +273,15 @@ class TrainingLoop:
     def _warm_start(self) -> None:
         if not self.config.warm_start.is_wanted:
             return
-        record = partial(self._record, "warm_start")
         self._is_imitating = True
-        WarmStart(self.components, self.runner, self.monitor, self._tasks, self._publish, record).run()
+        means = self._tasks, self._publish, partial(self._record, "warm_start"), self._time_left
+        WarmStart(self.components, self.runner, self.monitor, *means).run()
         self._is_imitating = False
         self.state.warm_start_s = self._clock.elapsed_s
 
     def _update(self) -> bool:
         """One update; False if a stop was requested while waiting for its episodes."""
+        began = time.perf_counter()
         references.renew_reference(self.components, self.folder, self.state.update + 1)
         batch = self._source.batch(self.state.update + 1)
         while self._feed_notes:
@@ -290,6 +297,7 @@ class TrainingLoop:
         self.state.count_update(batch.num_actions, len(batch.trajectories), is_fresh=self._source.is_fresh)
         self._publish()
         times = measure_times(batch, played, learnt, time.perf_counter()) | self.saver.take_times()
+        self._time_left.count_update(time.perf_counter() - began + times["time/checkpoint_s"])
         figures = measure_rollout(batch.trajectories, self.config.rewards)
         self._record("update", figures | metrics | times | batch.metrics)
         self._watch_agent(f"update {self.state.update}", batch.trajectories, is_update=True)
@@ -322,16 +330,6 @@ class TrainingLoop:
             self.monitor.note(f"{num_left} episodes were under way at the end and count as not played")
         self._note_versions()
 
-    def _make_source(self) -> Source:
-        return choose_source(
-            self.components,
-            self._run_name,
-            self._feed,
-            self.workers,
-            is_stopping=lambda: bool(self.stop_signal),
-            note=self.monitor.note,
-        )
-
     def _publish(self) -> None:
         """Give the weights to the engine, or to the generators, which may take them later."""
         published = self.runner.publish(self.state.update, self.components.policy)
@@ -351,6 +349,7 @@ class TrainingLoop:
         if config.num_tasks == 0:
             return None
         self.monitor.phase("evaluating")
+        began = time.perf_counter()
         result = evaluate(
             self.components,
             self._held_out,
@@ -359,6 +358,7 @@ class TrainingLoop:
             runner=self.runner,
         )
         write_episodes(self.folder, result.trajectories)
+        self._time_left.count_eval(time.perf_counter() - began)
         values = result.values()
         self._record("eval", values)
         self._watch_agent("held-out evaluation", result.trajectories, is_update=False)
@@ -378,7 +378,7 @@ class TrainingLoop:
 
     def _save_checkpoint(self, *, is_numbered: bool = True, waits: bool = False) -> None:
         """Save a checkpoint, or only the best weights if they are due; `waits` until it is on disk."""
-        self.state.time_s = self._clock.elapsed_s
+        self.state.time_s, self.state.pace = self._clock.elapsed_s, self._time_left.as_dict()
         self.saver.save(self._parts, self.state, is_numbered=is_numbered)
         if is_numbered:
             self._clock.note_checkpoint()
@@ -386,9 +386,9 @@ class TrainingLoop:
             self.saver.wait()
 
     def _record(self, kind: Literal["warm_start", "update", "eval"], values: dict[str, float]) -> None:
-        self.monitor.record(
-            LogEntry(kind, self.state.update, self._clock.elapsed_s, self.state.env_steps, values)
-        )
+        state, elapsed_s = self.state, self._clock.elapsed_s
+        left_s = self._time_left.estimate_s(state, elapsed_s, is_judged=kind == "eval")
+        self.monitor.record(LogEntry(kind, state.update, elapsed_s, state.env_steps, values, left_s=left_s))
 
     def _ask_to_stop(self, asked: signal.Signals) -> None:
         self.stop_signal = asked.name

@@ -7,6 +7,7 @@ Runs with equal settings can share one warm start on disk (`build/warm_starts.py
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,14 @@ from stepwell.runs.build.runner import EpisodeRunner
 from stepwell.runs.build.warm_starts import NO_DEMOS, describe_goal, has_goal, is_warm, load_or_make
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.loop.rollout_metrics import measure_descriptions
+from stepwell.runs.loop.time_left import TimeLeft
 from stepwell.runs.sft.chats import read_chats
 from stepwell.training import count_batches, imitate
 from stepwell.training.critics import prepare_critics
 from stepwell.training.memory_budget import TokenBudget
 
 SHARES = ("success", "format_share")  # of what a check of the goal measures: recorded
+TIMED = 4  # after so many updates one check is made, goal or not: it tells how long playing takes
 
 
 @dataclass(eq=False)
@@ -39,6 +42,7 @@ class WarmStart:
     tasks: Sequence[Task]
     publish: Callable[[], None]  # hands the present weights to the engine
     record: Callable[[dict[str, float]], None]
+    time_left: TimeLeft
 
     def run(self) -> None:
         """Learn what settings ask for, or load it from where another run left it."""
@@ -51,6 +55,7 @@ class WarmStart:
             self._imitate()
         else:
             load_or_make(self.components, Path(cache), self._imitate, self.monitor.note)
+        self.time_left.end_warm_start()
 
     def _imitate(self) -> None:
         warm = self.components.config.warm_start
@@ -59,9 +64,14 @@ class WarmStart:
             chats = read_chats(warm.chats, self.components.language.renderer, "warm_start.chats")
             self.monitor.note(f"warm start: {len(chats)} chats of {warm.chats}")
             # what a chat is worth is not known: the critic learns nothing from it
-            self._learn_from(chats, warm.model_copy(update={"value_coef": 0.0}))
+            self._learn_from(chats, warm.model_copy(update={"value_coef": 0.0}), later=self._num_demo_batches)
         if self.components.config.num_demos:
             self._learn_from(self._demonstrate(), warm)
+
+    @property
+    def _num_demo_batches(self) -> int:
+        config = self.components.config
+        return count_batches(config.warm_start, config.num_demos) if config.num_demos else 0
 
     def _demonstrate(self) -> list[Trajectory]:
         components, warm = self.components, self.components.config.warm_start
@@ -75,8 +85,11 @@ class WarmStart:
             self.monitor.note(f"warning: {warning}")
         return demonstrations
 
-    def _learn_from(self, demonstrations: Sequence[Trajectory], warm: WarmStartConfig) -> None:
+    def _learn_from(
+        self, demonstrations: Sequence[Trajectory], warm: WarmStartConfig, *, later: int = 0
+    ) -> None:
         total, config = count_batches(warm, len(demonstrations)), self.components.config
+        size = min(warm.batch_size, len(demonstrations))
         updates = imitate(
             self.components.policy,
             demonstrations,
@@ -88,21 +101,27 @@ class WarmStart:
             ),
             micro_batch=config.train.micro_batch,
         )
+        began = time.perf_counter()
         for number, values in enumerate(updates, start=1):
+            self.time_left.count_imitation(time.perf_counter() - began, size, number, total, later)
             is_due = has_goal(warm) and number % warm.check_every == 0
-            checked = self._check_on_tasks() if is_due else {}
-            if is_due or number % 10 == 0 or number == total:
+            is_timed = number == TIMED and self.time_left.needs_check
+            checked = self._check_on_tasks(demonstrations) if is_due or is_timed else {}
+            if is_due or is_timed or number % 10 == 0 or number == total:
                 shares = {name: checked[name] for name in SHARES if name in checked}
                 self.record(values | shares | {"step": float(number), "num_steps": float(total)})
             if is_due and self._reaches_goal(checked, number, total):
                 break
+            began = time.perf_counter()
 
-    def _check_on_tasks(self) -> dict[str, float]:
+    def _check_on_tasks(self, demonstrations: Sequence[Trajectory]) -> dict[str, float]:
         """The figures of the present policy on some training tasks."""
         self.publish()
         config = self.components.config
         tasks = self.tasks[: max(1, config.eval.num_tasks // 2)]
+        began = time.perf_counter()
         result = evaluate(self.components, tasks, temperature=config.eval.temperature, runner=self.runner)
+        self.time_left.count_check(time.perf_counter() - began, result.trajectories, demonstrations)
         return result.values() | measure_descriptions(result.trajectories, config.rewards)
 
     def _reaches_goal(self, values: dict[str, float], number: int, total: int) -> bool:
