@@ -2,108 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import math
 import re
-import sys
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
+from tests.monitors.report_pages import EVIL, Page, finish_run, keep_episodes, make_run
 
 from stepwell.core.errors import InputError
-from stepwell.monitors.animations import animate_replay
 from stepwell.monitors.base import LogEntry, RunInfo
 from stepwell.monitors.curves import DrawnPanel, draw_training_panels, draw_warm_start_panels
 from stepwell.monitors.jsonl import JsonlMonitor
 from stepwell.monitors.panel import Panel
 from stepwell.monitors.panels import PANELS, WARM_START_PANELS
-from stepwell.monitors.replays import Replay, ReplayFrame, encode_png, save_replays
 from stepwell.monitors.report import write_report
-from stepwell.monitors.summary import SuccessScore, Summary, write_summary
-
-EVIL = '</script><script>alert("1")</script><img src=x onerror=alert(2)> & é'
-
-
-class Page(HTMLParser):
-    """What a browser would find: elements, their attributes, the text of scripts and the visible text."""
-
-    VOID = frozenset({"meta", "img", "input", "br", "link"})
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.scripts: list[str] = []
-        self.text = ""
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "script":
-            self.scripts[-1] += data
-        elif self.open and self.open[-1] != "style":
-            self.text += data
-
-
-def make_run(folder: Path, *, num_updates: int = 8, text: str = "stopped") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text(
-        'seed = 5\n[env]\nname = "frozenlake"\n[recipe]\nname = "steppo"\n'
-        f"[train]\nnum_updates = 8\n# {text}\n"
-    )
-    monitor = JsonlMonitor()
-    monitor.start(RunInfo(folder, "r", "frozenlake", "steppo", 5, 8))
-    monitor.record(LogEntry("warm_start", 0, 1.0, 0, {"loss": 1.5}))
-    for update in range(num_updates + 1):
-        if update:
-            values = {
-                "reward": update / 8,
-                "entropy": 0.5,
-                "kl": math.nan,
-                "my/metric": 3.0,
-                "infra_errors": 0,
-            }
-            monitor.record(LogEntry("update", update, 2.0 * update, 100 * update, values))
-        if update % 4 == 0:
-            success = 0.25 + update / 16
-            scores = {"success": success, "low": success - 0.1, "high": success + 0.1}
-            monitor.record(LogEntry("eval", update, 2.0 * update, 100 * update, scores))
-    monitor.note(text)
-    monitor.close()
-    return folder
-
-
-def finish_run(folder: Path, text: str = "fine") -> None:
-    summary = Summary(0.25, 0.75, 800, 16.0, 5, "steppo", "frozenlake")
-    summary.before, summary.after = SuccessScore(0.25, 0.15, 0.35, 256), SuccessScore(0.75, 0.65, 0.85, 256)
-    summary.baselines = [SuccessScore(0.1, 0.05, 0.2, 256, "random play", text)]
-    summary.decoding, summary.machine = {"temperature": 0}, {"cpu": text, "gpu": None}
-    write_summary(folder, summary)
-    board = encode_png(np.full((4, 4, 3), 90, np.uint8))
-    frame = ReplayFrame(text, text, [text], 0.5, {"task": -0.5, "outcome": 1.0}, board, 0.25, None, text)
-    stages = [
-        Replay(text, text, "success", 0.5, [frame], stage, text, board) for stage in ("before", "after")
-    ]
-    save_replays(folder / "replays.json", stages)
+from stepwell.monitors.summary import Summary, write_summary
 
 
 def test_a_finished_run_shows_before_after_baselines_and_its_facts(tmp_path: Path) -> None:
@@ -304,53 +219,6 @@ def test_no_metric_belongs_to_two_charts() -> None:
     assert len(set(metrics)) == len(metrics)
 
 
-def board(seed: int, side: int = 8) -> bytes:
-    """An image that no compression makes small."""
-    return encode_png(np.random.default_rng(seed).integers(0, 255, (side, side, 3), dtype=np.uint8))
-
-
-def keep_episodes(folder: Path, *, num: int = 1, num_steps: int = 3, side: int = 8, reply: str = "") -> None:
-    """A run folder with episodes as robots have them: images and actions, and no words of their own."""
-    episodes = []
-    for index in range(num):
-        images = [board(100 * index + step, side) for step in range(num_steps + 1)]
-        frames = [
-            ReplayFrame("arm at rest", reply, ["+0.10 -0.20"], 0.0, image_png=image) for image in images[:-1]
-        ]
-        episodes.append(Replay(f"t{index}", EVIL, "success", 1.0, frames, final_image_png=images[-1]))
-    save_replays(folder / "replays.json", episodes)
-
-
-def test_an_episode_with_images_is_shown_as_a_video(tmp_path: Path) -> None:
-    av = pytest.importorskip("av")
-    make_run(tmp_path)
-    keep_episodes(tmp_path, num=2)
-    html = write_report(tmp_path).read_text()
-    films = [attributes for tag, attributes in Page(html).tags if tag == "video"]
-    assert [film["aria-label"] for film in films] == [f"{EVIL}, after training: success"] * 2
-    assert all("controls" in film for film in films) and "media-src data:" in html
-    kind, _, data = (films[0]["src"] or "").partition(",")
-    assert kind == "data:video/webm;base64"
-    with av.open(io.BytesIO(base64.b64decode(data))) as video:
-        (stream,) = video.streams
-        assert (stream.codec.name, stream.width, stream.height) == ("vp9", 192, 192)  # 8 pixels, enlarged
-        moments = [round(1000 * frame.time) for frame in video.decode(video=0)]
-    assert moments == [0, 800, 1600, 2400, 3900]
-
-
-def test_without_the_video_package_an_episode_is_shown_as_an_animation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "av", None)
-    make_run(tmp_path)
-    keep_episodes(tmp_path, num=2)
-    page = Page(write_report(tmp_path).read_text())
-    films = [attributes for tag, attributes in page.tags if tag == "img" and "src" in attributes]
-    assert [film["alt"] for film in films] == [f"{EVIL}, after training: success"] * 2
-    gif = Image.open(io.BytesIO(base64.b64decode((films[0]["src"] or "").partition(",")[2])))
-    assert (gif.format, getattr(gif, "n_frames", 1), gif.info["loop"]) == ("GIF", 4, 0)
-
-
 def test_a_robot_that_writes_nothing_has_no_box_for_it(tmp_path: Path) -> None:
     make_run(tmp_path)
     keep_episodes(tmp_path)
@@ -396,35 +264,3 @@ def test_the_length_of_the_warm_start_is_told_in_its_caption(tmp_path: Path) -> 
     monitor.close()
     text = Page(write_report(tmp_path).read_text()).text
     assert "20 of at most 300" in text and "num_steps" not in text and "Planned updates" not in text
-
-
-def test_many_large_images_leave_the_report_below_five_megabytes(tmp_path: Path) -> None:
-    make_run(tmp_path)
-    keep_episodes(tmp_path, num=2, num_steps=9, side=256)
-    assert (tmp_path / "replays.json").stat().st_size > 5_000_000
-    path = write_report(tmp_path)
-    page = Page(path.read_text())
-    assert path.stat().st_size < 5_000_000 and "Images are smaller here" in page.text
-    assert sum(tag in ("img", "video") and "src" in attributes for tag, attributes in page.tags) == 2
-    assert all(frame["image"] is not None for frame in json.loads(page.scripts[0])["replays"][0]["frames"])
-
-
-def test_a_damaged_image_is_named_and_costs_only_the_images(tmp_path: Path) -> None:
-    make_run(tmp_path)
-    frames = [ReplayFrame("x", "y", [], 0.0, image_png=png) for png in (b"no image", board(1))]
-    save_replays(tmp_path / "replays.json", [Replay("t", "", "success", 1.0, frames)])
-    page = Page(write_report(tmp_path).read_text())
-    assert "not a PNG file" in page.text and "Replays" in page.text and "Learning curve" in page.text
-
-
-def test_an_animation_that_cannot_be_small_enough_is_left_out() -> None:
-    frames = [ReplayFrame("", "", [], 0.0, image_png=board(step, 64)) for step in range(12)]
-    replay = Replay("t", "", "success", 1.0, frames)
-    assert animate_replay(replay, 100) is None
-    small, whole = animate_replay(replay, 20_000), animate_replay(replay, 10**9)
-    assert small is not None and whole is not None and len(small) <= 20_000 < len(whole)
-
-
-def test_text_drawn_as_images_of_different_sizes_is_not_animated() -> None:
-    frames = [ReplayFrame("", "", [], 0.0, image_png=png) for png in (board(1, 8), None, board(2, 16))]
-    assert animate_replay(Replay("t", "", "success", 1.0, frames), 10**6) is None

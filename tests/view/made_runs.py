@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from starlette.testclient import TestClient
 
 from stepwell.core import (
     Status,
@@ -56,3 +58,10 @@ def write_run(folder: Path, name: str = "one", num_episodes: int = 120, seed: in
                 group_sizes=4,
             )
     return run
+
+
+def read_page(client: TestClient, path: str, **query: Any) -> str:
+    """The page at a path; anything but a page is an error."""
+    reply = client.get(path, params=query or None)
+    assert reply.status_code == 200, reply.text
+    return reply.text

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 import re
-import sys
 import unicodedata
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.doc_terminal import run_main
 from tests.view.hostile import CONTROLS, NAME, STORED, WRITTEN
-from tests.view.made_runs import TOKEN, write_run
+from tests.view.made_runs import TOKEN, read_page, write_run
 
 from stepwell.cli.main import main
-from stepwell.core import (
-    ArrayAction,
-    ArrayState,
-    Status,
-    Step,
-    Task,
-    Trajectory,
-)
 from stepwell.core.errors import InputError
 from stepwell.core.statistics import PairedDifference
 from stepwell.monitors.plain_text import show_controls
@@ -42,12 +30,6 @@ from stepwell.view.text_index import TextIndex
 from stepwell.view.trajectory_list import find_rows
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-
-
-def read(client: TestClient, path: str, **query: Any) -> str:
-    reply = client.get(path, params=query or None)
-    assert reply.status_code == 200, reply.text
-    return reply.text
 
 
 # --- who may look ----------------------------------------------------------------------------
@@ -94,130 +76,44 @@ def test_the_overview_compares_runs_over_every_axis(client: TestClient) -> None:
         ("env_steps", "environment steps"),
         ("tokens", "action tokens"),
     ):
-        page = read(client, "/", x=axis)
+        page = read_page(client, "/", x=axis)
         assert "Held-out success" in page and f">{label}<" in page
     assert page.count("<svg") > 4
 
 
 def test_runs_that_differ_in_their_seed_are_one_band(client: TestClient) -> None:
-    assert "lake (2 seeds)" in read(client, "/")
-    lines = read(client, "/", seeds="lines")
+    assert "lake (2 seeds)" in read_page(client, "/")
+    lines = read_page(client, "/", seeds="lines")
     assert "(2 seeds)" not in lines and 'data-name="lake-seed1"' in lines
 
 
 def test_pages_of_a_run_open(client: TestClient) -> None:
     for page in ("", "/trajectories", "/pipeline", "/curriculum", "/tree"):
-        assert "one" in read(client, f"/run/one{page}")
+        assert "one" in read_page(client, f"/run/one{page}")
     assert client.get("/run/none").status_code == 404
     reply = client.get("/run/one/trajectory", params={"id": "gone"})
     assert reply.status_code == 400 and "is not in the pool" in html.unescape(reply.text)
 
 
 def test_a_trajectory_shows_its_credit_by_step_and_token(client: TestClient) -> None:
-    page = read(client, "/run/one/trajectory", id="traj-118")
+    page = read_page(client, "/run/one/trajectory", id="traj-118")
     assert "Credit by step" in page and "clipped" in page and "3–4" in page
     assert 'data-a="p2"' in page and 'data-a="n4"' in page  # 0.5 and −2
     assert "ratio 4" in page and "Siblings" in page
-    assert "Credit by step" not in read(client, "/run/one/trajectory", id="traj-001")
+    assert "Credit by step" not in read_page(client, "/run/one/trajectory", id="traj-001")
 
 
 def test_verdicts_of_judges_and_problems_stand_beside_the_reply(client: TestClient) -> None:
-    page = read(client, "/run/one/trajectory", id="traj-118")
+    page = read_page(client, "/run/one/trajectory", id="traj-118")
     assert '<span class="plus">grounding holds (0.5)</span>' in page
     assert '<span class="minus">world modeling does not hold (0)</span>' in page
-    evil = read(client, f"/run/{quote(NAME)}/trajectory", id="traj-evil")
+    evil = read_page(client, f"/run/{quote(NAME)}/trajectory", id="traj-evil")
     assert "Not followed: &lt;script&gt;" in evil and "judged 0.2" in evil
 
 
 def test_siblings_stand_side_by_side(client: TestClient) -> None:
-    page = read(client, "/run/one/group", name="g1")
+    page = read_page(client, "/run/one/group", name="g1")
     assert all(f"say {number}" in page for number in (4, 5, 6, 7)) and "What they share" in page
-
-
-@pytest.fixture
-def robot_run(tmp_path: Path) -> Path:
-    """A folder of runs with one of a robot with a camera."""
-    steps = []
-    for number in range(3):
-        image = np.full((16, 16, 3), 80 * number, np.uint8)
-        state = ArrayState({"camera": image, "joints": np.zeros(2, np.float32)}, "push the block")
-        step = Step(state, ArrayAction(np.ones((2, 3), np.float32), 6), np.full(6, -1.0, np.float32))
-        step.assign_reward({"task": 0.5})
-        steps.append(step)
-    run = write_run(tmp_path, "robot", 0)
-    (run / "pool").mkdir()
-    with open_pool(run / "pool") as pool:
-        pool.add([Trajectory(Task("arm", {"n": 1}), steps, Status.SUCCESS, id="moves")], group_sizes=1)
-    return tmp_path
-
-
-def test_a_robot_with_cameras_has_a_video(robot_run: Path) -> None:
-    av = pytest.importorskip("av")
-    view = ViewApp([str(robot_run)], token=None)
-    with TestClient(view.app, base_url="http://127.0.0.1") as client:
-        page = read(client, "/run/robot/trajectory", id="moves")
-        assert '<video class="film"' in page and ">WebM</a>" in page and ">GIF</a>" in page
-        film = client.get("/run/robot/film", params={"id": "moves"})
-        assert film.headers["content-type"] == "video/webm" and film.headers["accept-ranges"] == "bytes"
-        with av.open(io.BytesIO(film.content)) as video:
-            shades = [
-                round(float(frame.to_ndarray(format="rgb24").mean())) for frame in video.decode(video=0)
-            ]
-        assert shades == pytest.approx([0, 80, 160, 160], abs=4)  # the last one stays
-        part = client.get("/run/robot/film", params={"id": "moves"}, headers={"range": "bytes=4-9"})
-        assert part.status_code == 206 and part.content == film.content[4:10]
-        assert part.headers["content-range"] == f"bytes 4-9/{len(film.content)}"
-        beyond = client.get("/run/robot/film", params={"id": "moves"}, headers={"range": "bytes=9999999-"})
-        assert beyond.status_code == 200 and beyond.content == film.content
-        gif = client.get("/run/robot/film", params={"id": "moves", "form": "gif"})
-        assert gif.headers["content-type"] == "image/gif" and gif.content.startswith(b"GIF8")
-        assert 'poster="/run/robot/film?id=moves&amp;form=still"' in page
-        still = client.get("/run/robot/film", params={"id": "moves", "form": "still"})
-        assert still.headers["content-type"] == "image/png" and still.content.startswith(b"\x89PNG")
-    view.close()
-
-
-def test_without_the_video_package_a_robot_has_an_animation(
-    robot_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "av", None)
-    view = ViewApp([str(robot_run)], token=None)
-    with TestClient(view.app, base_url="http://127.0.0.1") as client:
-        page = read(client, "/run/robot/trajectory", id="moves")
-        assert 'alt="the whole episode"' in page and "<video" not in page
-        assert "16×16×3 uint8" in page and "push the block" in page
-        film = client.get("/run/robot/film", params={"id": "moves"})
-        assert film.headers["content-type"] == "image/gif" and film.content.startswith(b"GIF8")
-        frame = client.get("/run/robot/frame", params={"id": "moves", "step": "2"})
-        assert frame.content.startswith(b"\x89PNG")
-        assert client.get("/run/robot/frame", params={"id": "moves", "step": "9"}).status_code == 404
-        assert client.get("/run/robot/image", params={"name": "../x"}).status_code == 404
-    view.close()
-
-
-def test_a_robot_without_cameras_is_played_again_on_request(tmp_path: Path) -> None:
-    for name, env in (("arm", "metaworld"), ("other", "my_module:Robot")):
-        run = write_run(tmp_path, name, 0)
-        config = run / "config.toml"
-        config.write_text(config.read_text().replace('"lake"', f'"{env}"'))
-        state, action = ArrayState({"proprio": np.zeros(2, np.float32)}), np.ones((1, 4), np.float32)
-        step = Step(state, ArrayAction(action, 4), np.full(4, -1.0, np.float32))
-        step.assign_reward({"task": 0.0})
-        made = Trajectory(Task(env, {"n": 1}), [step], Status.FAILURE, id="moves", info={"seed": 3})
-        (run / "pool").mkdir()
-        with open_pool(run / "pool") as pool:
-            pool.add([made], group_sizes=1)
-    view = ViewApp([str(tmp_path)], token=None)
-    with TestClient(view.app, base_url="http://127.0.0.1") as client:
-        page = read(client, "/run/arm/trajectory", id="moves")
-        assert "Play it again in the simulator" in page and "/film?" not in page
-        asked = read(client, "/run/arm/trajectory", id="moves", again="1")
-        assert "/run/arm/film?id=moves&amp;again=1" in asked and "with the recorded actions" in asked
-        assert "poster=" not in asked  # it would play the episode once more
-        assert "in the simulator" not in read(client, "/run/other/trajectory", id="moves", again="1")
-        refused = client.get("/run/other/film", params={"id": "moves", "again": "1"})
-        assert refused.status_code == 404 and "cannot be played again" in refused.text
-    view.close()
 
 
 def test_the_terminal_shows_a_run_and_a_command_needs_one_that_runs(
@@ -250,9 +146,9 @@ def test_tags_are_written_to_the_pool(client: TestClient, folder: Path) -> None:
     assert client.post("/run/one/tags", json=fields).json() == {"tags": ["keep"]}
     with open_pool(folder / "one" / "pool") as pool:
         assert set(pool.get("traj-007").entry.tags) == {"keep", "one"}
-    assert "remove tag keep" in (shown := read(client, "/run/one/trajectory", id="traj-007"))
+    assert "remove tag keep" in (shown := read_page(client, "/run/one/trajectory", id="traj-007"))
     assert "remove tag one" not in shown
-    assert "traj-007" in read(client, "/run/one/trajectories", tag="keep")
+    assert "traj-007" in read_page(client, "/run/one/trajectories", tag="keep")
     assert client.post("/run/one/tags", json={**fields, "remove": "yes"}).json() == {"tags": []}
     assert client.post("/run/one/tags", json={"id": "gone", "tag": "x"}).status_code == 400
     assert client.post("/run/one/tags", json=["x"]).status_code == 400
@@ -279,7 +175,7 @@ def test_a_study_shows_its_paired_differences(tmp_path: Path) -> None:
     )
     view = ViewApp([str(tmp_path / "study")], token=None)
     with TestClient(view.app, base_url="http://127.0.0.1") as client:
-        page = read(client, "/study/study")
+        page = read_page(client, "/study/study")
         assert "+0.2" in page and "[+0.1, +0.3]" in page and "against grpo" in page
         assert "&lt;b&gt;steppo" in page and client.get("/study/other").status_code == 404
 
@@ -300,7 +196,7 @@ MARKUP = ("<script>w", "<img src=x", "<b>env", "<i onc", "<u>tag", "<b>judge", "
 
 @pytest.mark.parametrize("page", WRITTEN)
 def test_whatever_agents_wrote_is_text(client: TestClient, page: str) -> None:
-    text = read(client, f"/run/{quote(NAME)}{page}")
+    text = read_page(client, f"/run/{quote(NAME)}{page}")
     assert [markup for markup in MARKUP if markup in text] == []
     assert not CONTROLS & set(text)
     if page not in ("/trajectories", "/tree"):  # these two show no text of agents
@@ -310,7 +206,7 @@ def test_whatever_agents_wrote_is_text(client: TestClient, page: str) -> None:
 def test_the_overview_and_the_terminal_show_foreign_text_as_text(
     client: TestClient, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = read(client, "/", run=NAME)
+    text = read_page(client, "/", run=NAME)
     assert [markup for markup in MARKUP if markup in text] == [] and not CONTROLS & set(text)
     assert main(["top", str(folder / NAME), "--once"]) == 0
     shown = capsys.readouterr().out
@@ -326,7 +222,7 @@ def test_commands_of_the_pool_show_foreign_text_as_text(folder: Path, words: tup
 
 
 def test_filters_are_shown_as_text_too(client: TestClient) -> None:
-    page = read(client, "/run/one/trajectories", text=STORED, task='"><script>', min_version="<x>")
+    page = read_page(client, "/run/one/trajectories", text=STORED, task='"><script>', min_version="<x>")
     assert "<script>" not in page and "min_version: &#39;&lt;x&gt;&#39; is not a whole number" in page
 
 
