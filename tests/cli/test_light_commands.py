@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,10 +45,15 @@ def test_recipes_are_listed_without_torch_and_other_commands() -> None:
     assert ours == {"main", "command", "recipes"}  # the other commands are not imported
 
 
-@pytest.mark.parametrize("preset", ["frozenlake", "web-tiny"])
-def test_a_language_agents_plan_imports_only_what_it_needs(preset: str) -> None:
+OWN_ENV = f"{Path(__file__).parents[1] / 'runs' / 'own_envs.py'}:ShortLine"
+
+
+@pytest.mark.parametrize(
+    "start", [["frozenlake"], ["web-tiny"], ["--env", OWN_ENV]], ids=["frozenlake", "web-tiny", "own"]
+)
+def test_a_language_agents_plan_imports_only_what_it_needs(start: list[str]) -> None:
     resolve_model("tiny-0.3m")  # making its files, once per machine, takes torch
-    shown, modules = run_and_list_modules(["train", preset, "--dry-run", "train.num_tasks=64"])
+    shown, modules = run_and_list_modules(["train", *start, "--dry-run", "train.num_tasks=64"])
     assert "301,664 parameters" in shown and "recipe      " in shown
     unneeded = HEAVY | SIMULATORS | WEB | OTHER_COMMANDS
     unneeded |= {"PIL", "rich", "stepwell.runs.plan.robot_plan", "stepwell.runs.build.runner"}

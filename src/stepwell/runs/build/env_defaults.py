@@ -53,7 +53,7 @@ def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str
 
 def fit_to_env(config: RunConfig) -> FittedSettings:
     """Fit settings to the environment of `config` by playing its oracle."""
-    components = Components(config)
+    components = Components(config, for_plan=True)
     try:
         if not components.envs.envs[0].has_oracle:
             return FittedSettings(("warm_start.num_demos=0",), (NO_ORACLE.format(env=config.env.name),))
