@@ -51,7 +51,7 @@ def test_what_comes_after_the_last_evaluation_counts() -> None:
 def test_a_warm_start_tells_the_time_left_of_the_whole_run() -> None:
     settings = ("warm_start.num_demos=64", "train.update_epochs=2", "train.group_size=2")
     left = make_time_left("train.num_updates=40", "train.tasks_per_update=16", *settings)
-    left.count_imitation(1.6, 16, 4, 100, later=0)  # 0.1 s for each example
+    left.count_imitation(1.6, 16, 5, 101, later=0)  # 0.1 s for each example
     assert left.estimate_s(LoopState(), 9.0) is None  # nothing was played yet
     left.count_check(2.0, make_episodes(4, 3, 10), make_episodes(4, 3, 10))  # 0.5 s for each episode
     update_s, eval_s = 32 * (0.5 + 2 * 0.1), 8 * 0.5
@@ -66,6 +66,17 @@ def test_a_policy_that_knows_no_form_yet_is_expected_to_reply_as_briefly_as_the_
     left.count_check(8.0, make_episodes(8, 4, 20), make_episodes(4, 2, 5))  # a quarter of the tokens
     update_s = 4 * (8.0 / 8 / 4 + 2 * 0.1)  # what it learns from is twice as many turns
     assert left.estimate_s(LoopState(evaluated_at=1), 9.0) == pytest.approx(update_s)
+
+
+def test_the_start_of_kernels_does_not_count_for_every_update_of_a_warm_start() -> None:
+    left = make_time_left("train.num_updates=1", "warm_start.num_demos=64")
+    left.count_update(0.0)
+    left.count_eval(0.0)
+    told = []
+    for number, took_s in enumerate((9.0, 3.0, 3.0, 3.0, 2.0, 2.0), 1):
+        left.count_imitation(took_s, 16, number, 106, later=0)
+        told.append(left.estimate_s(LoopState(update=1, evaluated_at=1), 0.0))
+    assert told[3:] == pytest.approx([102 * 3.0, 101 * 2.0, 100 * 2.0])
 
 
 def test_a_warm_start_with_a_goal_is_expected_to_end_early_and_its_checks_count() -> None:

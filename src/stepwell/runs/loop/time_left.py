@@ -27,6 +27,7 @@ from stepwell.runs.loop.loop_state import LoopState
 from stepwell.runs.loop.rollout_metrics import count_tokens
 
 RECENT = 15  # of the last updates, which predict the next ones
+TIMED = 4  # after so many updates of a warm start, a check tells how long playing takes, goal or not
 TYPICAL_WARM = 1 / 4
 """The share of its updates after which a warm start with a goal usually ends: 0.17 to 0.52 in presets."""
 LONGER = 4 / 3  # of the updates made so far: the expected end of one that lasts longer than that
@@ -58,7 +59,13 @@ class TimeLeft:
     # --- what happened --------------------------------------------------------------------
 
     def count_imitation(self, took_s: float, size: int, number: int, total: int, later: int) -> None:
-        """Update `number` of at most `total`, from `size` examples; `later` updates follow from others."""
+        """Update `number` of at most `total`, from `size` examples; `later` updates follow from others.
+
+        Of the first ones, which also start kernels, the shortest counts.
+        """
+        if number <= TIMED:
+            took_s = took_s if number == 1 else min(took_s, *self.imitation_s)
+            self.imitation_s.clear()
         self.imitation_s.append(took_s)
         self.imitated = size
         self.warm_updates_left = self._expect_end(total, number) - number + self._expect_end(later, 0)

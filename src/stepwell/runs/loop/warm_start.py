@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,13 @@ from stepwell.runs.build.runner import EpisodeRunner
 from stepwell.runs.build.warm_starts import NO_DEMOS, describe_goal, has_goal, is_warm, load_or_make
 from stepwell.runs.evaluation.evaluate import evaluate
 from stepwell.runs.loop.rollout_metrics import measure_descriptions
-from stepwell.runs.loop.time_left import TimeLeft
+from stepwell.runs.loop.time_left import TIMED, TimeLeft
 from stepwell.runs.sft.chats import read_chats
 from stepwell.training import count_batches, imitate
 from stepwell.training.critics import prepare_critics
 from stepwell.training.memory_budget import TokenBudget
 
 SHARES = ("success", "format_share")  # of what a check of the goal measures: recorded
-TIMED = 4  # after so many updates one check is made, goal or not: it tells how long playing takes
 
 
 @dataclass(eq=False)
@@ -119,8 +119,11 @@ class WarmStart:
         self.publish()
         config = self.components.config
         tasks = self.tasks[: max(1, config.eval.num_tasks // 2)]
+        play = partial(evaluate, self.components, temperature=config.eval.temperature, runner=self.runner)
+        if self.time_left.needs_check:
+            play(tasks[:1])  # also starts what plays, which comes once
         began = time.perf_counter()
-        result = evaluate(self.components, tasks, temperature=config.eval.temperature, runner=self.runner)
+        result = play(tasks)
         self.time_left.count_check(time.perf_counter() - began, result.trajectories, demonstrations)
         return result.values() | measure_descriptions(result.trajectories, config.rewards)
 
