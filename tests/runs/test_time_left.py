@@ -39,6 +39,14 @@ def test_updates_and_evaluations_count_as_often_as_they_are_still_to_come() -> N
     assert left.estimate_s(LoopState(update=40, evaluated_at=40), 99.0) == 0.0
 
 
+def test_a_run_of_no_updates_is_evaluated_once() -> None:
+    left = make_time_left("train.num_updates=0", "eval.every=0")
+    left.count_update(2.0)
+    left.count_eval(5.0)
+    assert left.estimate_s(LoopState(), 0.0) == pytest.approx(5.0)
+    assert left.estimate_s(LoopState(evaluated_at=0), 0.0) == 0.0
+
+
 def test_what_comes_after_the_last_evaluation_counts() -> None:
     left = make_time_left("train.num_updates=4")
     left.count_eval(5.0)

@@ -169,7 +169,7 @@ class TimeLeft:
         """The evaluations to come: before the first update, at intervals, and at the end."""
         if not self.config.eval.num_tasks:
             return 0
-        every = self.config.eval.every or last
+        every = self.config.eval.every or max(last, 1)
         if judged is None:
             return 1 + -(-last // every)
         return max(0, last // every - judged // every + (last % every > 0 and judged < last))
