@@ -149,11 +149,7 @@ class TrainingLoop:
         self._feed = build_feed(
             self.components, self._tasks, self.folder, self._run_name, self._feed_notes.append
         )
-        self._source = choose_source(
-            *(self.components, self._run_name, self._feed, self.workers),
-            is_stopping=lambda: bool(self.stop_signal),
-            note=self.monitor.note,
-        )
+        self._source = self._make_source()
         replay = build_replay(self.components, self.folder, self._run_name, lambda: self.state.update)
         recipe, has_replay, self._learner.replay = self.components.recipe, replay is not None, replay
         self._learner.judging = build_judging(self.components, self.monitor.note)
@@ -329,6 +325,10 @@ class TrainingLoop:
         if num_left := self.workers.drain():
             self.monitor.note(f"{num_left} episodes were under way at the end and count as not played")
         self._note_versions()
+
+    def _make_source(self) -> Source:
+        parts = self.components, self._run_name, self._feed, self.workers
+        return choose_source(*parts, is_stopping=lambda: bool(self.stop_signal), note=self.monitor.note)
 
     def _publish(self) -> None:
         """Give the weights to the engine, or to the generators, which may take them later."""
