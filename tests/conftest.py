@@ -34,6 +34,11 @@ settings.load_profile("thorough" if IS_THOROUGH else "quick")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+gc.disable()  # nearly all that imports and collection make stays: enabled once tests are collected
+# Ray's clusters share one process and mostly wait, others have tests of ten seconds and more: begun last, all
+# other processes would wait for them.
+LONG = ("ray", "rank_join", "robots", "learning", "async_runs", "restart")
+BEGUN_FIRST = {f"test_{name}.py" for name in LONG}
 TIME_IS_OVER = "the time budget is over"
 # Workers inherit both from the process that starts them.
 STARTED_AT = float(os.environ.setdefault("STEPWELL_TESTS_STARTED_AT", repr(time.time())))
@@ -66,6 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     if IS_FIRST and session.config.getoption("numprocesses", None):
         compile_test_modules(session.config)
+        gc.enable()  # this process collects no tests: its workers do
 
 
 def pytest_unconfigure() -> None:
@@ -73,9 +79,9 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(os.environ.pop("STEPWELL_TESTS_SHARED"), ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Ray's clusters share one process and mostly wait: begun last, all other processes wait for them.
-    items.sort(key=lambda item: item.path.name != "test_ray.py")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.time_budget is None:  # a budget is for what is nearest
+        items.sort(key=lambda item: item.path.name not in BEGUN_FIRST)
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return
@@ -95,6 +101,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.collect()
+    gc.enable()
     gc.set_threshold(20_000)  # not every 700 objects: that took 2 % of the suite's time
 
 

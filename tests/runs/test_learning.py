@@ -69,6 +69,9 @@ def test_ten_boards_are_learnt_by_heart_and_kept(tmp_path: Path) -> None:
 def test_boards_half_known_from_demonstrations_are_known_better_after_reinforcement(tmp_path: Path) -> None:
     learner = Learner(tmp_path, "warm_start.epochs=32", "seed=1")
     before = learner.success()
-    learner.update(40)
     assert before < 0.6
+    learner.update(16)
+    for _ in range(3):  # as long as it may take, but no longer than it does
+        if learner.success() < before + 0.15:
+            learner.update(8)
     assert learner.success() >= before + 0.15
