@@ -38,7 +38,7 @@ gc.disable()  # nearly all that imports and collection make stays: enabled once 
 # Ray's clusters share one process and mostly wait, others have tests of ten seconds and more: begun last, all
 # other processes would wait for them.
 LONG = ("ray", "rank_join", "robots", "learning", "async_runs", "restart")
-BEGUN_FIRST = {f"test_{name}.py" for name in LONG}
+BEGUN_FIRST = {f"test_{name}.py": place for place, name in enumerate(LONG)}
 TIME_IS_OVER = "the time budget is over"
 # Workers inherit both from the process that starts them.
 STARTED_AT = float(os.environ.setdefault("STEPWELL_TESTS_STARTED_AT", repr(time.time())))
@@ -81,7 +81,7 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.time_budget is None:  # a budget is for what is nearest
-        items.sort(key=lambda item: item.path.name not in BEGUN_FIRST)
+        items.sort(key=lambda item: BEGUN_FIRST.get(item.path.name, len(LONG)))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_gpu:
         return

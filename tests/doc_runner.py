@@ -95,11 +95,17 @@ class Machines(Services):
     def start_node(self, *options: str) -> None:
         """One node, until the end of the tests."""
         room = ("--block", "--num-cpus", "4", "--object-store-memory", "100000000", "--disable-usage-stats")
+        lean = {"RAY_prestart_worker_first_driver": "0"}  # no process for every CPU before it is asked for
         command = [str(Path(sys.executable).with_name("ray")), "start", *options, *room]
         log = self.folder / f"node-{time.monotonic_ns()}.log"
         with log.open("w") as output:
             node = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, process_group=0
+                [*command, "--no-monitor"],
+                env=os.environ | lean,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                process_group=0,
             )
         self._stack.callback(_end_group, node)
         until = time.monotonic() + 180

@@ -56,7 +56,7 @@ QUICK_DEATHS = {  # a node that is gone is noticed within two seconds instead of
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes on this machine."""
-    head = {**NODE, "include_dashboard": False, "_system_config": QUICK_DEATHS}
+    head = {**NODE, "include_dashboard": False, "no_monitor": True, "_system_config": QUICK_DEATHS}
     made = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
     made.add_node(**NODE)
     ray.init(address=made.address, namespace="stepwell", log_to_driver=False, logging_level="error")

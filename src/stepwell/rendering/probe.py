@@ -70,7 +70,11 @@ def probe_template(
     image_format: ImageFormat | None = None,
 ) -> TemplateReport:
     """Test a template; raises `RenderError` only if it cannot write a question and an answer."""
-    template = ChatTemplate(tokenizer, options, image_format)
+    return inspect_template(ChatTemplate(tokenizer, options, image_format))
+
+
+def inspect_template(template: ChatTemplate) -> TemplateReport:
+    """As `probe_template`, of a template that is already made."""
     ending = find_ending(template)
     problems: list[str] = []
 

@@ -40,7 +40,7 @@ from stepwell.core.step import ImageSpan
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.extension import Continuation, can_continue, continue_after
 from stepwell.rendering.messages import Message
-from stepwell.rendering.probe import TemplateReport, probe_template
+from stepwell.rendering.probe import TemplateReport, inspect_template
 from stepwell.rendering.record import RecordedAction, RenderedPrompt
 from stepwell.rendering.refusal import Refusal, RestartKind
 from stepwell.rendering.template import ChatTemplate, ChatTokenizer
@@ -89,7 +89,7 @@ class Renderer:
         self.image_format = image_format
         self.image_store = ImageStore() if image_store is None else image_store
         self.template = ChatTemplate(tokenizer, template_options, image_format)
-        self.report: TemplateReport = probe_template(tokenizer, template_options, image_format)
+        self.report: TemplateReport = inspect_template(self.template)
         self.history = history
         self.context_length = context_length
         self.room = room
