@@ -7,7 +7,6 @@ import gzip
 import json
 from pathlib import Path
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +22,8 @@ def rows(path: Path | str) -> list[dict[str, object]]:
 
 
 def test_equal_rows_come_out_of_every_kind_of_file(tmp_path: Path) -> None:
+    import datasets  # heavy: not in every process that collects tests
+
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\r\n" for row in ROWS)
     (tmp_path / "a.jsonl").write_bytes(lines.encode())
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
@@ -47,6 +48,8 @@ def test_parquet_under_the_name_of_jsonl_is_read_as_parquet(tmp_path: Path) -> N
 
 
 def test_splits_of_a_saved_data_set_become_train_and_held_out(tmp_path: Path) -> None:
+    import datasets
+
     parts = {name: datasets.Dataset.from_list([{"n": i}]) for i, name in enumerate(("train", "test"))}
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "both"))
     assert rows(tmp_path / "both") == [{"split": "train", "n": 0}, {"split": "held_out", "n": 1}]

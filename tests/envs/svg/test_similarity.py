@@ -13,7 +13,12 @@ from stepwell.envs.svg.rasteriser import draw_svg
 from stepwell.envs.svg.similarity import LikenessJudge, choose_measure, measure_pixel_distance
 
 pytest.importorskip("resvg_py")
-NAMED = dict(load_icons("lucide", 700))
+
+
+def named(name: str) -> str:
+    return dict(load_icons("lucide", 700))[name]
+
+
 needs_weights = pytest.mark.skipif(perceptual.find_weights_file() is None, reason=perceptual.MISSING)
 MEASURES = [pytest.param("perceptual", marks=needs_weights), "pixels"]
 
@@ -25,7 +30,7 @@ def scores(measure: str, target: str, drawings: list[str]) -> list[float]:
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_equal_images_score_one_and_an_empty_canvas_nearly_nothing(measure: str) -> None:
-    svg = NAMED["house"]
+    svg = named("house")
     empty = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
     same, nothing = scores(measure, svg, [svg, empty])
     assert same == 1.0
@@ -35,7 +40,7 @@ def test_equal_images_score_one_and_an_empty_canvas_nearly_nothing(measure: str)
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("name", ["house", "anchor", "bell"])
 def test_likeness_falls_with_the_width_of_the_strokes_and_with_shifts(measure: str, name: str) -> None:
-    svg = NAMED[name]
+    svg = named(name)
     wider = [svg.replace('stroke-width="2"', f'stroke-width="{width}"') for width in (2, 2.3, 3, 4.5)]
     assert scores(measure, svg, wider) == sorted(scores(measure, svg, wider), reverse=True)
     shifted = [svg.replace('viewBox="0 0 24 24"', f'viewBox="{-by} 0 24 24"') for by in (0, 0.4, 1, 3)]
@@ -46,14 +51,14 @@ def test_likeness_falls_with_the_width_of_the_strokes_and_with_shifts(measure: s
 @pytest.mark.parametrize("measure", MEASURES)
 def test_another_icon_scores_low(measure: str) -> None:
     names = ["house", "anchor", "bell", "camera", "cloud", "star", "key", "fish"]
-    found = [scores(measure, NAMED[one], [NAMED[two]])[0] for one in names for two in names if one != two]
+    found = [scores(measure, named(one), [named(two)])[0] for one in names for two in names if one != two]
     assert np.mean(found) < 0.3
 
 
 @needs_weights
 def test_the_perceptual_distance_is_zero_for_equals_symmetric_and_forgives_a_shift() -> None:
     network = perceptual.load_network()
-    house, bell = draw_svg(NAMED["house"], 128), draw_svg(NAMED["bell"], 128)
+    house, bell = draw_svg(named("house"), 128), draw_svg(named("bell"), 128)
     assert network.measure_distance(house, house.copy()) == 0.0
     assert network.measure_distance(house, bell) == pytest.approx(
         network.measure_distance(bell, house), rel=1e-5
@@ -90,7 +95,7 @@ def test_the_forward_agrees_with_one_written_with_modules() -> None:
         torch.nn.Sequential(conv("slice4.11", 1), relu),
         torch.nn.Sequential(conv("slice5.13", 1), relu),
     ]
-    total, images = 0.0, [draw_svg(NAMED[name], 64) for name in ("house", "bell")]
+    total, images = 0.0, [draw_svg(named(name), 64) for name in ("house", "bell")]
     pair = torch.stack([torch.from_numpy(image.copy()).permute(2, 0, 1) for image in images]) / 255
     mean, spread = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     x = (pair - mean[:, None, None]) / spread[:, None, None]  # LPIPS's scaling, but for rounding
@@ -132,7 +137,7 @@ def vision_folder(tmp_path_factory) -> str:
 
 def test_scores_of_a_vision_transformer_from_a_folder(vision_folder: str) -> None:
     judge = LikenessJudge(SvgOptions(dreamsim_path=vision_folder, dino_path=vision_folder))
-    house, bell = draw_svg(NAMED["house"], 96), draw_svg(NAMED["bell"], 96)
+    house, bell = draw_svg(named("house"), 96), draw_svg(named("bell"), 96)
     same, other = judge.score(house, house), judge.score(house, bell)
     assert (same.measure, same.value, same.dino) == ("dreamsim", pytest.approx(1.0), pytest.approx(1.0))
     assert other.value < 0.9999 and other.dino is not None and other.dino < 0.9999
@@ -140,6 +145,6 @@ def test_scores_of_a_vision_transformer_from_a_folder(vision_folder: str) -> Non
 
 def test_a_folder_without_a_model_is_refused_with_what_to_do(tmp_path) -> None:
     judge = LikenessJudge(SvgOptions(dino_path=str(tmp_path), measure="pixels"))
-    image = draw_svg(NAMED["house"], 32)
+    image = draw_svg(named("house"), 32)
     with pytest.raises(ConfigError, match=r"env\.options\.dino_path: .* no config\.json"):
         judge.score(image, image)

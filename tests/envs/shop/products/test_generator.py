@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import islice
 
 import pytest
@@ -16,26 +17,30 @@ from stepwell.envs.shop.products.product import Option, Product, format_dollars,
 from stepwell.envs.shop.products.vocabulary import load_vocabulary, strip_article
 
 FULL, TINY = load_vocabulary("full"), load_vocabulary("tiny")
-SOME = list(generate_products(FULL, 0, 3000))
+
+
+@cache
+def some() -> list[Product]:
+    return list(generate_products(FULL, 0, 3000))
 
 
 def test_the_same_seed_makes_the_same_products_on_every_machine() -> None:
-    assert hash_content([product.to_json() for product in SOME[:500]]) == "c673501602f5451c4d359cd606a9492e"
+    assert hash_content([product.to_json() for product in some()[:500]]) == "c673501602f5451c4d359cd606a9492e"
     tiny = [product.to_json() for product in generate_products(TINY, 0, 500)]
     assert hash_content(tiny) == "329c3cb09f266619e5e9454c4d3285d3"
 
 
 def test_other_seeds_make_other_products() -> None:
-    assert not {p.title for p in generate_products(FULL, 1, 200)} & {p.title for p in SOME}
+    assert not {p.title for p in generate_products(FULL, 1, 200)} & {p.title for p in some()}
 
 
 def test_a_shorter_catalogue_is_the_beginning_of_a_longer_one() -> None:
-    assert list(generate_products(FULL, 0, 50)) == SOME[:50]
-    assert list(islice(generate_products(FULL, 0, 10**9), 50)) == SOME[:50]
+    assert list(generate_products(FULL, 0, 50)) == some()[:50]
+    assert list(islice(generate_products(FULL, 0, 10**9), 50)) == some()[:50]
 
 
 def test_ids_and_titles_are_unique() -> None:
-    assert len({p.id for p in SOME}) == len({p.title for p in SOME}) == len(SOME)
+    assert len({p.id for p in some()}) == len({p.title for p in some()}) == len(some())
     assert len({p.id for p in generate_products(TINY, 0, 676)}) == 676
 
 
@@ -46,7 +51,7 @@ def test_more_products_than_there_are_short_ids_are_refused() -> None:
 
 def test_texts_of_a_product_name_its_own_attributes_and_no_others() -> None:
     known = {kind.name: {strip_article(phrase) for phrase in kind.phrases} for kind in FULL.kinds}
-    for product in SOME[:800]:
+    for product in some()[:800]:
         text = " . ".join(list_texts(product)).lower()
         said = {a for a in known[product.kind] if re.search(rf"\b{re.escape(a)}\b", text)}
         assert said == set(product.attributes), product
@@ -54,20 +59,20 @@ def test_texts_of_a_product_name_its_own_attributes_and_no_others() -> None:
 
 def test_no_product_has_two_attributes_that_exclude_each_other() -> None:
     kinds = {kind.name: kind for kind in FULL.kinds}
-    for product in SOME:
+    for product in some():
         for rivals in kinds[product.kind].rivals:
             assert len({strip_article(phrase) for phrase in rivals} & set(product.attributes)) <= 1
 
 
 def test_prices_lie_between_the_bounds_of_their_kind() -> None:
     kinds = {kind.name: kind for kind in FULL.kinds}
-    for product in SOME:
+    for product in some():
         kind = kinds[product.kind]
         assert (kind.low - 1) * 100 <= product.price <= kind.high * 100
 
 
 def test_values_of_all_options_of_a_product_are_distinct_and_run_in_order() -> None:
-    for product in SOME:
+    for product in some():
         values = [value for option in product.options for value in option.values]
         assert len(set(values)) == len(values) >= 2
         for option in product.options:
@@ -75,7 +80,7 @@ def test_values_of_all_options_of_a_product_are_distinct_and_run_in_order() -> N
 
 
 def test_every_kind_is_on_sale() -> None:
-    assert {product.kind for product in SOME} == {kind.name for kind in FULL.kinds}
+    assert {product.kind for product in some()} == {kind.name for kind in FULL.kinds}
     assert len(FULL.kinds) == 181
 
 
