@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from stepwell.runs.planner.forecast import (
     Cluster,
     Forecast,
     build_case,
+    change_setting,
     choose_best,
     compare_weight_syncs,
     forecast_run,
@@ -85,6 +87,37 @@ def test_a_wait_that_nobody_needs_is_taken_out_of_the_settings() -> None:
     better, chosen = recommend_settings(start)
     assert better.turns_per_s > 1.1 * start.turns_per_s
     assert {"workers.generators.max_wait_ms", "workers.generators.max_batch"} & set(chosen)
+    for name, value in chosen.items():  # the forecast is that of all of them together
+        assert change_setting(better.hardware, name, value) == better.hardware
+
+
+@pytest.mark.parametrize("mode", ["sync", "rollout_async", "train_async", "stream"])
+def test_a_shortened_case_forecasts_what_the_whole_one_does(mode: str) -> None:
+    profile = PROFILE.model_copy(
+        update={
+            "turns": (18, 20, 22),
+            "simulator": SimulatorTimes(times=((1, 0.01),), spread=0.5, reset_s=0.05),
+            "weights": WeightTimes(copy_s=0.05, load_s=0.1, swap_s=0.02),
+            "controller_s": 0.001,
+        }
+    )
+    case = next(case for case in list_cases(Cluster((2,))) if case.mode == mode)
+    hardware = build_case(CONFIG, profile, Cluster((2,), cores=4.0), case)
+    whole = run_case(case, replace(hardware, shortened=1.0))
+    short = run_case(case, replace(hardware, shortened=4.0))
+    assert short.turns_per_s == pytest.approx(whole.turns_per_s, rel=0.08)
+    assert short.mean_batch == pytest.approx(whole.mean_batch, rel=0.15)
+    assert short.sync_wait_s == pytest.approx(whole.sync_wait_s, rel=0.25)
+
+
+def test_a_large_fleet_is_shortened_and_a_small_one_is_not() -> None:
+    profile = PROFILE.model_copy(update={"turns": (20,)})
+    found = {}
+    for size in (1, 64):
+        cluster = Cluster((size,), cores=4.0)
+        found[size] = build_case(CONFIG, profile, cluster, next(list_cases(cluster)))
+    assert found[1].shortened == 1.0 and found[64].shortened > 1.0
+    assert found[64].num_simulators == 64 * found[1].num_simulators
 
 
 def test_the_command_prints_draws_and_writes_what_it_found(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 import pytest
 
@@ -51,6 +53,13 @@ def test_work_runs_at_the_speed_of_its_slowest_resource() -> None:
     assert finish_times(jobs) == pytest.approx([4.0] * 4)  # four on two cores
 
 
+def test_work_that_begins_later_has_the_speed_of_that_moment() -> None:
+    # from 0 to 4 the cores are asked for twice over, and the first on the device ends meanwhile
+    jobs: list[Job] = [(0, 2, "a", {"cores": 1.0}) for _ in range(3)]
+    jobs += [(0, 1, "b", {"gpu": 0.5, "cores": 1.0}), (6, 1, "b", {"gpu": 0.5, "cores": 1.0})]
+    assert finish_times(jobs) == pytest.approx([3.5, 3.5, 3.5, 2.0, 7.0])
+
+
 def test_a_device_that_turns_to_another_kind_of_work_loses_time() -> None:
     jobs: list[Job] = [(0, 1, "a", {"gpu": 1.0}), (2, 1, "a", {"gpu": 1.0}), (4, 1, "b", {"gpu": 1.0})]
     assert finish_times(jobs, switch_s=0.25) == pytest.approx([1.0, 3.0, 5.25])
@@ -84,3 +93,36 @@ def test_an_interrupt_ends_every_task_while_there_is_still_a_clock() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_virtually(work)
     assert ended == [1.0]
+
+
+class Stopped(BaseException):
+    """What a handler of a signal raises."""
+
+
+def test_a_signal_waits_until_no_task_runs_and_then_ends_all_of_them() -> None:
+    told: list[str] = []
+
+    def handle(number: int, frame: object) -> None:
+        raise Stopped
+
+    async def wait_long() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            told.append("cancelled")
+
+    async def work() -> None:
+        waiting = asyncio.create_task(wait_long())
+        await asyncio.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        told.append("went on")
+        await waiting
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        with pytest.raises(Stopped):
+            run_virtually(work)
+        assert told == ["went on", "cancelled"]
+        assert signal.getsignal(signal.SIGTERM) is handle
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -90,7 +90,7 @@ def _show_work(text: str, num_devices: int) -> Status:
     """What is being done, on standard error; nothing where that is not a terminal."""
     from rich.console import Console
 
-    size = f" on {num_devices} accelerators; this takes minutes" if num_devices >= 4 else ""
+    size = f" on {num_devices} accelerators; this takes minutes" if num_devices > 16 else ""
     return Console(stderr=True).status(f"{text}{size}")
 
 
@@ -102,6 +102,7 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
     from stepwell.runs.planner.forecast import (
         Cluster,
         choose_best,
+        choose_smaller,
         compare_weight_syncs,
         forecast_run,
         recommend_settings,
@@ -122,7 +123,8 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
     for size in sizes:
         best = choose_best(rows, size)
         with _show_work("looking for better settings", size):
-            better, chosen = recommend_settings(best)
+            smaller = choose_smaller(config, profile, cluster, best, max_inflight)
+            better, chosen = recommend_settings(best, smaller)
             ways = compare_weight_syncs(best)
         both = {way: report.dump_forecast(row) for way, row in ways.items()}
         recommended[size] = {"settings": chosen, **report.dump_forecast(better), "weight_syncs": both}

@@ -9,6 +9,8 @@ first rank are on the machine of the first trainer.
 Simplifications, all of them visible in the profile
 * A call to a worker of another machine takes two messages; a request and its answer are of equal size.
 * Ranks learn equal shares. They exchange gradients in a ring after each optimizer step.
+* With `shortened`, episodes have that many times fewer turns, and everything that is done once for each
+  episode, update or version takes that many times less. Throughput stays; fewer turns are modelled.
 * Weights go to every other machine in a tree of whole copies, then to its devices. They are marked and
   checked by one core of the trainer's machine, and of the machine of each generator.
 """
@@ -47,6 +49,8 @@ class PlannedHardware(ModelledHardware):
     cores: float = 2.0  # of each machine
     background: float = 0.0  # cores that other programs ask for all the time, on each machine
     stands_for: int = 1  # environments that one modelled environment stands for
+    shortened: float = 1.0  # how many times shorter episodes and updates are than those of the run
+    in_step: bool = False  # all environments wait for the slowest one, in every turn
 
     @property
     def spreads(self) -> tuple[float, float, float]:
@@ -96,6 +100,14 @@ class PlannedHardware(ModelledHardware):
         return loads if device.endswith(CORES) else loads | {device: times.device}
 
     def time_step(self, count: int, latency: Latency) -> float:
+        num_draws = self._count_draws()
+        return sum(self._draw_step(count, latency) for _ in range(num_draws)) / num_draws
+
+    def _count_draws(self) -> int:
+        """One turn stands for several: an episode then takes as long, relative to others, as a whole one."""
+        return 1 if self.in_step else max(1, round(self.shortened))
+
+    def _draw_step(self, count: int, latency: Latency) -> float:
         simulator, whole = self.profile.simulator, count * self.stands_for
         if simulator.at_once:
             return simulator.compute_seconds(whole) * max(latency.draw_sum() for _ in range(whole))
@@ -103,16 +115,19 @@ class PlannedHardware(ModelledHardware):
 
     def time_reset(self, count: int) -> float:
         simulator = self.profile.simulator
-        return simulator.reset_s * (1 if simulator.at_once else count * self.stands_for)
+        return simulator.reset_s * (1 if simulator.at_once else count * self.stands_for) / self.shortened
 
     def time_sample(self, count: int, latency: Latency) -> float:
-        return self.profile.generator.compute_seconds(count * self.stands_for) * latency.draw_sum()
+        num_draws = self._count_draws()
+        seconds = self.profile.generator.compute_seconds(count * self.stands_for) / num_draws
+        return seconds * latency.draw_sum(num_draws)
 
     def time_update(self, num_steps: int, num_stale: int, latency: Latency) -> Iterator[float]:
         pieces, trainer = self._count_pieces(), self.profile.trainer
-        share_s = trainer.compute_seconds(num_steps * self.stands_for / self.num_ranks) / pieces
+        whole = num_steps * self.stands_for * self.shortened
+        share_s = trainer.compute_seconds(whole / self.num_ranks) / self.shortened / pieces
         share_s *= 1 + trainer.stale_share * num_stale / max(num_steps, 1)
-        yield self.profile.update_s + share_s * latency.draw_sum()
+        yield self.profile.update_s / self.shortened + share_s * latency.draw_sum()
         for _ in range(pieces - 1):
             yield share_s * latency.draw_sum()
 
@@ -127,7 +142,7 @@ class PlannedHardware(ModelledHardware):
         bandwidth = weights.bandwidth if machines == 1 else min(weights.bandwidth, network.bandwidth)
         latency_s = 2 * network.latency_s * math.ceil(math.log2(machines)) if machines > 1 else 0.0
         each_s = 2 * weights.num_bytes * (ranks - 1) / ranks / bandwidth + latency_s
-        return each_s * self.profile.trainer.optimizer_steps / self._count_pieces()
+        return each_s * self.profile.trainer.optimizer_steps / self._count_pieces() / self.shortened
 
     def time_weights(self) -> WeightSyncTimes:
         weights, network = self.profile.weights, self.profile.network
@@ -135,7 +150,8 @@ class PlannedHardware(ModelledHardware):
         hops = math.ceil(math.log2(machines)) if machines > 1 else 0
         copy_s = weights.num_bytes / network.bandwidth + network.latency_s
         transfer_s = weights.num_bytes / weights.bandwidth + hops * copy_s
-        return WeightSyncTimes(weights.copy_s, weights.mark_s, transfer_s, weights.load_s, weights.swap_s)
+        parts = (weights.copy_s, weights.mark_s, transfer_s, weights.load_s, weights.swap_s)
+        return WeightSyncTimes(*(seconds / self.shortened for seconds in parts))
 
     def time_message(self, kind: str, number: int, count: int) -> float:
         places = self.placement.simulators if kind == "simulator" else self.placement.generators
@@ -149,4 +165,8 @@ class PlannedHardware(ModelledHardware):
 
     def draw_turns(self, number: int) -> list[int]:
         rng = np.random.default_rng([self.seed, 4, number])
-        return [int(turns) for turns in rng.choice(self.profile.turns, self.group_size)]
+        turns = rng.choice(self.profile.turns, self.group_size)
+        if self.shortened == 1.0:
+            return [int(count) for count in turns]
+        rounded = np.floor(turns / self.shortened + rng.random(self.group_size))  # right on average
+        return [max(1, int(count)) for count in rounded]

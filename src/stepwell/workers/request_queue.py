@@ -92,6 +92,7 @@ class RequestQueue:
         for generator in generators:
             self.busy_times.register("generators", generator.name)
         self._timer: asyncio.TimerHandle | None = None
+        self._uses_own_queues = False  # with many generators, looking at all their empty queues takes long
         self.counts = QueueCounts()
 
     @property
@@ -109,7 +110,9 @@ class RequestQueue:
         posted = []
         for shard in shards:
             bundle = RequestBundle([requests[i] for i in shard.indices], now, loop.create_future())
-            queue = self._shared if shard.generator is None else self._targets[shard.generator].queue
+            queue = self._shared
+            if shard.generator is not None:
+                queue, self._uses_own_queues = self._targets[shard.generator].queue, True
             queue.push(bundle)
             assert bundle.future is not None
             posted.append(PostedBundle(shard.indices, bundle.future))
@@ -163,7 +166,8 @@ class RequestQueue:
             self._timer.cancel()
             self._timer = None
         free = self._list_free()
-        queues = [target.queue for target in free if target.queue.num_waiting]
+        own = free if self._uses_own_queues else ()
+        queues = [target.queue for target in own if target.queue.num_waiting]
         deadlines = [queue.get_deadline() for queue in (self._shared, *queues)]
         later = [at for at in deadlines if at is not None and at > now]
         if later and free:
@@ -175,7 +179,9 @@ class RequestQueue:
     def _hand_out_batch(self, now: float) -> bool:
         """Send one due batch to the least busy free generator; whether there was one."""
         free = self._list_free()
-        if self._shared.num_waiting == 0:  # with many generators, looking at each costs more than this
+        if not self._uses_own_queues:
+            free = [min(free, key=lambda target: target.num_samples)] if free else []
+        elif self._shared.num_waiting == 0:
             free = [target for target in free if target.queue.num_waiting]
         for target in sorted(free, key=lambda target: target.num_samples):
             for queue in (target.queue, self._shared):

@@ -14,7 +14,8 @@ Invariant: with one worker per resource, work takes exactly the time that was as
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 _TINY = 1e-12
@@ -26,22 +27,46 @@ class _Resource:
     switch_s: float = 0.0
     background: float = 0.0  # what others ask of it all the time
     last_kind: str = ""
-    jobs: dict[_RunningJob, float] = field(default_factory=dict)  # its load here
+    asked: float = 0.0  # by running work
+    num_running: int = 0
+    speed: float = 1.0  # of all work on it: 1 while everything fits
+    lines: list[_Line] = field(default_factory=list)  # all that ever used it
 
-    def compute_speed(self) -> float:
-        """The speed of all work on it: 1 while everything fits."""
-        asked = sum(self.jobs.values()) + self.background
-        return 1.0 if asked <= self.capacity * (1 + 1e-9) else self.capacity / asked
+    def change_load(self, load: float, num_jobs: int) -> bool:
+        """Count work that begins, or (negative) that ends; whether the speed changed."""
+        self.num_running += num_jobs
+        self.asked = self.asked + load if self.num_running else 0.0  # no rounding stays
+        asked, before = self.asked + self.background, self.speed
+        self.speed = 1.0 if asked <= self.capacity * (1 + 1e-9) else self.capacity / asked
+        return self.speed != before
 
 
 @dataclass(slots=True, eq=False)
 class _RunningJob:
-    left_s: float
-    resources: list[_Resource]
+    end_s: float  # on the clock of its line
+    number: int
+    loads: dict[_Resource, float]
     done: asyncio.Future[None]
-    since_s: float
-    speed: float = 0.0
+
+    def __lt__(self, other: _RunningJob) -> bool:
+        return (self.end_s, self.number) < (other.end_s, other.number)
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """All work on the same resources: it has one speed, so one clock that slows down with it."""
+
+    resources: tuple[_Resource, ...]
+    jobs: list[_RunningJob] = field(default_factory=list)  # a heap; those that were cancelled stay in it
+    clock_s: float = 0.0
+    since_s: float = 0.0
+    speed: float = 1.0
     timer: asyncio.TimerHandle | None = None
+
+    def advance_clock(self, now: float) -> None:
+        """Let its clock run to this time, at the speed until now."""
+        self.clock_s += (now - self.since_s) * self.speed
+        self.since_s = now
 
 
 class SharedDevices:
@@ -49,6 +74,8 @@ class SharedDevices:
 
     def __init__(self) -> None:
         self._resources: dict[str, _Resource] = {}
+        self._lines: dict[tuple[str, ...], _Line] = {}
+        self._num_jobs = 0
 
     def add_device(
         self, name: str, capacity: float = 1.0, switch_s: float = 0.0, background: float = 0.0
@@ -58,43 +85,74 @@ class SharedDevices:
 
     async def work(self, seconds: float, kind: str, loads: Mapping[str, float]) -> None:
         """Work of this many seconds at full speed; `loads` is what it occupies of which resource."""
-        used = {self._resources[name]: load for name, load in loads.items() if load > 0}
-        for resource in used:
+        names = tuple(name for name, load in loads.items() if load > 0)
+        line = self._lines.get(names) or self._add_line(names)
+        for resource in line.resources:
             if resource.switch_s and resource.last_kind not in ("", kind):
                 seconds += resource.switch_s
             resource.last_kind = kind
-        if not used or seconds <= 0:
+        if not names or seconds <= 0:
             await asyncio.sleep(max(seconds, 0.0))
             return
         loop = asyncio.get_running_loop()
-        job = _RunningJob(seconds, list(used), loop.create_future(), loop.time())
-        for resource, load in used.items():
-            resource.jobs[job] = load
-        self._adjust_speeds(job.resources)
+        line.advance_clock(loop.time())
+        self._num_jobs += 1
+        used = {self._resources[name]: loads[name] for name in names}
+        job = _RunningJob(line.clock_s + seconds, self._num_jobs, used, loop.create_future())
+        heapq.heappush(line.jobs, job)
+        self._adjust_speeds(line, [res for res, load in used.items() if res.change_load(load, 1)])
         try:
             await job.done
-        finally:
-            if job.timer is not None:
-                job.timer.cancel()
-            for resource in job.resources:
-                del resource.jobs[job]
-            self._adjust_speeds(job.resources)
+        except asyncio.CancelledError:
+            if job.done.cancelled():
+                self._adjust_speeds(line, _end_job(job))
+            raise
 
-    def _adjust_speeds(self, changed: list[_Resource]) -> None:
-        """Set the speed of all work on these resources, and the timer of what has a new one."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for job in {job: None for resource in changed for job in resource.jobs}:
-            speed = min(resource.compute_speed() for resource in job.resources)
-            if abs(speed - job.speed) <= _TINY:
-                continue
-            job.left_s = max(0.0, job.left_s - (now - job.since_s) * job.speed)
-            job.since_s, job.speed = now, speed
-            if job.timer is not None:
-                job.timer.cancel()
-            job.timer = loop.call_at(now + job.left_s / speed, _finish_job, job)
+    def _add_line(self, names: tuple[str, ...]) -> _Line:
+        line = self._lines[names] = _Line(tuple(self._resources[name] for name in names))
+        for resource in line.resources:
+            resource.lines.append(line)
+        return line
+
+    def _adjust_speeds(self, used: _Line, changed: Iterable[_Resource]) -> None:
+        """Set the speed of all work on changed resources, and the timer of what ends earlier than before."""
+        now = asyncio.get_running_loop().time()
+        lines = {line: None for resource in changed for line in resource.lines}
+        lines[used] = None
+        for line in lines:
+            if line.jobs:
+                speed = min([resource.speed for resource in line.resources])
+                if speed != line.speed:
+                    line.advance_clock(now)
+                    line.speed = speed
+                elif line is not used:
+                    continue
+                self._set_timer(line, now)
+
+    def _set_timer(self, line: _Line, now: float) -> None:
+        """Wake up when the next work of a line may end. A timer that is too early is set again then."""
+        end_s = line.since_s + (line.jobs[0].end_s - line.clock_s) / line.speed
+        if line.timer is not None:
+            if line.timer.when() <= end_s + _TINY:
+                return
+            line.timer.cancel()
+        line.timer = asyncio.get_running_loop().call_at(max(end_s, now), self._finish_due, line)
+
+    def _finish_due(self, line: _Line) -> None:
+        """End what is done on a line, and look again when the next may be."""
+        now = asyncio.get_running_loop().time()
+        line.timer = None
+        line.advance_clock(now)
+        limit_s = line.clock_s + _TINY * max(1.0, now)
+        changed: dict[_Resource, None] = {}
+        while line.jobs and (line.jobs[0].done.done() or line.jobs[0].end_s <= limit_s):
+            job = heapq.heappop(line.jobs)
+            if not job.done.done():
+                job.done.set_result(None)
+                changed |= dict.fromkeys(_end_job(job))
+        self._adjust_speeds(line, changed)
 
 
-def _finish_job(job: _RunningJob) -> None:
-    if not job.done.done():
-        job.done.set_result(None)
+def _end_job(job: _RunningJob) -> list[_Resource]:
+    """Give back what it occupied; the resources that are faster now."""
+    return [resource for resource, load in job.loads.items() if resource.change_load(-load, -1)]

@@ -8,14 +8,20 @@ staleness are the code that runs; only the devices are models (`workers/planned_
 
 To find the bottleneck, the case is modelled again without each part: the part that costs most throughput
 is the bottleneck.
+
+The work of a forecast is in the calls to simulators. Where they are many, one modelled environment stands for
+several of a batch, and then episodes and updates are shortened (`PlannedHardware.shortened`): by little for
+the figures of the table, by more for comparisons of one case with and without a change. Settings for several
+machines are looked for on one, and checked on all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from statistics import mean
-from typing import Literal
+from typing import Any, Literal
 
 from stepwell.config.profile import PipelineProfile, WeightTimes
 from stepwell.config.run import RunConfig
@@ -29,7 +35,13 @@ Placement = Literal["colocated", "hybrid", "disaggregated"]
 MODES: tuple[Mode, ...] = ("sync", "rollout_async", "train_async", "stream")
 MAX_TURNS = 3000
 """A case is modelled with about this many turns; then one modelled environment stands for several."""
+MAX_CALLS, MAX_SHORTENED = 2000, 4.0
+"""Beyond this many turns of environment batches a case is shortened, by at most this factor."""
+COMPARED_CALLS, COMPARED_SHORTENED = 1000, 6.0
+"""The same where two cases are compared."""
 NUM_UPDATES = 5
+FEWER_UPDATES: dict[Mode, int] = {"sync": 3, "rollout_async": 3, "train_async": 4, "stream": 4}
+"""Of a shortened case. The first and the last one are not counted; in two modes each is like the next."""
 WEIGHT_SYNCS = ("overlapped", "blocking")
 
 
@@ -123,7 +135,7 @@ def build_case(
     global_batch = (workers.global_batch or train.tasks_per_update * train.group_size) * scale
     turns = mean(profile.turns) * NUM_UPDATES * global_batch
     stands_for = _choose_divisor(batch_size, turns / MAX_TURNS)
-    return PlannedHardware(
+    hardware = PlannedHardware(
         num_envs=num_simulators * sims.env_batches * batch_size // stands_for,
         num_simulators=num_simulators,
         env_batches=sims.env_batches,
@@ -142,7 +154,22 @@ def build_case(
         cores=cluster.cores,
         background=cluster.background,
         stands_for=stands_for,
+        in_step=case.mode == "sync",
     )
+    return shorten(hardware, MAX_CALLS, MAX_SHORTENED)
+
+
+def count_calls(hardware: PlannedHardware) -> float:
+    """Turns of environment batches in the whole run that a case models."""
+    turns = mean(hardware.profile.turns) * NUM_UPDATES * hardware.global_batch
+    return turns / max(1, hardware.batch_size)
+
+
+def shorten(hardware: PlannedHardware, max_calls: int, at_most: float) -> PlannedHardware:
+    """The same with shorter episodes and updates, if it has more calls. Episodes keep two turns at least."""
+    at_most = max(1.0, min(at_most, min(hardware.profile.turns) / 2))
+    factor = min(at_most, max(1.0, count_calls(hardware) / max_calls))
+    return replace(hardware, shortened=max(factor, hardware.shortened))
 
 
 def _choose_divisor(size: int, wanted: float) -> int:
@@ -150,9 +177,11 @@ def _choose_divisor(size: int, wanted: float) -> int:
     return next(k for k in range(1, size + 1) if size % k == 0 and (k >= wanted or k == size))
 
 
+@lru_cache(maxsize=256)
 def run_case(case: ForecastCase, hardware: PlannedHardware) -> Forecast:
-    """Model a case."""
-    run = run_modelled(hardware, case.mode, NUM_UPDATES, stale_data="weight")
+    """Model a case. It repeats exactly, so the same one is modelled once."""
+    num_updates = FEWER_UPDATES[case.mode] if hardware.shortened > 1 else NUM_UPDATES
+    run = run_modelled(hardware, case.mode, num_updates, stale_data="weight")
     return Forecast(
         case,
         hardware,
@@ -162,7 +191,7 @@ def run_case(case: ForecastCase, hardware: PlannedHardware) -> Forecast:
         max(run.staleness, default=0),
         run.mean_batch * hardware.stands_for,
         run.sync_s / run.elapsed,
-        run.sync_s / max(run.num_syncs, 1),
+        run.sync_s / max(run.num_syncs, 1) * hardware.shortened,
     )
 
 
@@ -173,7 +202,9 @@ def measure_throughput(run: ModelledRun, hardware: PlannedHardware) -> float:
 
 def find_limits(forecast: Forecast) -> Forecast:
     """The same with `gains`: throughput without each part, over what it is."""
-    profile, hardware = forecast.hardware.profile, forecast.hardware
+    profile = forecast.hardware.profile
+    hardware = shorten(forecast.hardware, COMPARED_CALLS, COMPARED_SHORTENED)
+    whole = run_case(forecast.case, hardware)
     free = ((1.0, 0.0),)
     without: dict[str, dict[str, object]] = {
         "simulators": {"simulator": profile.simulator.model_copy(update={"times": free, "reset_s": 0.0})},
@@ -186,7 +217,7 @@ def find_limits(forecast: Forecast) -> Forecast:
     gains = {}
     for part, change in without.items():
         other = replace(hardware, profile=profile.model_copy(update=change))
-        gains[part] = run_case(forecast.case, other).turns_per_s / forecast.turns_per_s
+        gains[part] = run_case(forecast.case, other).turns_per_s / whole.turns_per_s
     return replace(forecast, gains=gains)
 
 
@@ -200,39 +231,76 @@ def compare_weight_syncs(forecast: Forecast) -> dict[str, Forecast]:
     }
 
 
-def recommend_settings(forecast: Forecast, num_rounds: int = 2) -> tuple[Forecast, dict[str, object]]:
-    """Settings with a higher forecast (batches, waits, shards, environment batches), and that forecast."""
-    best, chosen = forecast, {}
+def recommend_settings(
+    forecast: Forecast, smaller: Forecast | None = None, num_rounds: int = 2
+) -> tuple[Forecast, dict[str, object]]:
+    """Settings with a higher forecast (batches, waits, shards, environment batches), and that forecast.
+
+    They are looked for on `smaller`, the same case on fewer devices, if it is given.
+    """
+    start = smaller or forecast
+    best = run_case(start.case, shorten(start.hardware, COMPARED_CALLS, COMPARED_SHORTENED))
+    chosen: dict[str, object] = {}
     for _ in range(num_rounds):
         before = best
-        for name, value, hardware in _list_changes(best.hardware):
-            other = run_case(forecast.case, hardware)
+        for name, value in _list_changes(before):
+            other = run_case(start.case, change_setting(best.hardware, name, value))
             if other.turns_per_s > 1.02 * best.turns_per_s:
                 best, chosen[name] = other, value
         if best is before:
             break
-    return best, chosen
+    hardware = forecast.hardware
+    for name, value in chosen.items():
+        hardware = change_setting(hardware, name, value)
+    better = run_case(forecast.case, hardware)
+    return (better, chosen) if better.turns_per_s > 1.02 * forecast.turns_per_s else (forecast, {})
 
 
-def _list_changes(hardware: PlannedHardware) -> Iterator[tuple[str, object, PlannedHardware]]:
-    """One change each: the name of the setting, its value, and the devices with it."""
+def choose_smaller(
+    config: RunConfig, profile: PipelineProfile, cluster: Cluster, best: Forecast, max_inflight: int = 1
+) -> Forecast | None:
+    """The same case on one machine, if it is on several."""
+    if best.case.num_devices <= cluster.per_machine:
+        return None
+    case = replace(best.case, num_devices=cluster.per_machine)
+    return run_case(case, build_case(config, profile, cluster, case, max_inflight))
+
+
+def change_setting(hardware: PlannedHardware, name: str, value: Any) -> PlannedHardware:
+    """The same devices with another value of a setting."""
+    match name:
+        case "workers.generators.max_batch":
+            return replace(hardware, max_batch=max(1, value // hardware.stands_for))
+        case "workers.generators.max_wait_ms":
+            return replace(hardware, max_wait=value / 1000)
+        case "workers.generators.shard":
+            return replace(hardware, shard=value)
+        case "workers.weight_sync":
+            return replace(hardware, weight_sync=value)
+        case "workers.simulators.env_batches":
+            return replace(hardware, env_batches=value)
+    raise AssertionError(name)
+
+
+def _list_changes(forecast: Forecast) -> Iterator[tuple[str, object]]:
+    """One change each: the name of the setting, and its value. In step there is no queue to change."""
+    hardware = forecast.hardware
     k, sims = hardware.stands_for, hardware.num_simulators
-    for size in sorted({hardware.batch_size, hardware.num_envs // 2, hardware.num_envs}):
-        if size and size != hardware.max_batch:
-            yield "workers.generators.max_batch", size * k, replace(hardware, max_batch=size)
-    call_s = hardware.profile.generator.compute_seconds(hardware.batch_size * k)
-    for wait_s in (0.0, call_s / 4, call_s):
-        wait_ms = float(f"{1000 * wait_s:.2g}")
-        yield "workers.generators.max_wait_ms", wait_ms, replace(hardware, max_wait=wait_ms / 1000)
-    if hardware.num_generators > 1:
-        for shard in ("even", "by_latency"):
-            yield "workers.generators.shard", shard, replace(hardware, shard=shard)
-    for way in WEIGHT_SYNCS:
-        if way != hardware.weight_sync:
-            yield "workers.weight_sync", way, replace(hardware, weight_sync=way)
+    if forecast.case.mode != "sync":
+        for size in sorted({hardware.batch_size, hardware.num_envs // 2, hardware.num_envs}):
+            if size:
+                yield "workers.generators.max_batch", size * k
+        call_s = hardware.profile.generator.compute_seconds(hardware.batch_size * k)
+        for wait_s in (0.0, call_s / 4, call_s):
+            yield "workers.generators.max_wait_ms", float(f"{1000 * wait_s:.2g}")
+        if hardware.num_generators > 1:
+            for shard in ("even", "by_latency"):
+                yield "workers.generators.shard", shard
+        for way in WEIGHT_SYNCS:
+            yield "workers.weight_sync", way
     for batches in (1, 2, 4):
-        if batches != hardware.env_batches and hardware.num_envs % (sims * batches) == 0:
-            yield "workers.simulators.env_batches", batches, replace(hardware, env_batches=batches)
+        if hardware.num_envs % (sims * batches) == 0:
+            yield "workers.simulators.env_batches", batches
 
 
 def forecast_run(
