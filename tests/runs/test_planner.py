@@ -106,7 +106,7 @@ def test_a_shortened_case_forecasts_what_the_whole_one_does(mode: str) -> None:
     whole = run_case(case, replace(hardware, shortened=1.0))
     short = run_case(case, replace(hardware, shortened=4.0))
     assert short.turns_per_s == pytest.approx(whole.turns_per_s, rel=0.08)
-    assert short.mean_batch == pytest.approx(whole.mean_batch, rel=0.15)
+    assert short.mean_batch == pytest.approx(whole.mean_batch, rel=0.25)
     assert short.sync_wait_s == pytest.approx(whole.sync_wait_s, rel=0.25)
 
 

@@ -63,7 +63,7 @@ class _Line:
     speed: float = 1.0
     timer: asyncio.TimerHandle | None = None
 
-    def advance_clock(self, now: float) -> None:
+    def move_clock(self, now: float) -> None:
         """Let its clock run to this time, at the speed until now."""
         self.clock_s += (now - self.since_s) * self.speed
         self.since_s = now
@@ -95,7 +95,7 @@ class SharedDevices:
             await asyncio.sleep(max(seconds, 0.0))
             return
         loop = asyncio.get_running_loop()
-        line.advance_clock(loop.time())
+        line.move_clock(loop.time())
         self._num_jobs += 1
         used = {self._resources[name]: loads[name] for name in names}
         job = _RunningJob(line.clock_s + seconds, self._num_jobs, used, loop.create_future())
@@ -123,7 +123,7 @@ class SharedDevices:
             if line.jobs:
                 speed = min([resource.speed for resource in line.resources])
                 if speed != line.speed:
-                    line.advance_clock(now)
+                    line.move_clock(now)
                     line.speed = speed
                 elif line is not used:
                     continue
@@ -142,7 +142,7 @@ class SharedDevices:
         """End what is done on a line, and look again when the next may be."""
         now = asyncio.get_running_loop().time()
         line.timer = None
-        line.advance_clock(now)
+        line.move_clock(now)
         limit_s = line.clock_s + _TINY * max(1.0, now)
         changed: dict[_Resource, None] = {}
         while line.jobs and (line.jobs[0].done.done() or line.jobs[0].end_s <= limit_s):
