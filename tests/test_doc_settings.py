@@ -68,6 +68,7 @@ def test_a_wrong_declaration_is_found_as_the_page_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)  # of another page
     tutorial = next(block.text for block in read_blocks(DOCS / "tutorials" / "own_credit.md"))
     text = tutorial.replace("best_of_siblings", "my_credit").replace("compares_siblings=True", "")
     Path("my_module.py").write_text(text)
