@@ -92,7 +92,8 @@ cd "$place/work"
 
 tiny=() few=() demo=(stepwell demo)
 if [ -n "$is_short" ]; then
-  # one thread, as CI runs tests beside it
+  # one thread, as CI runs tests beside it; `sft` and `serve` take as many as there are cores
+  export OMP_NUM_THREADS=1
   tiny=(eval.num_tasks=4 eval.samples_per_task=1 train.num_updates=2 train.tasks_per_update=4 num_threads=1)
   few=(warm_start.max_updates=4 warm_start.batch_size=4 warm_start.check_every=4)
   demo=(stepwell train demo name=demo "${tiny[@]}" "${few[@]}" warm_start.num_demos=32)

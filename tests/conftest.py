@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -23,6 +24,9 @@ from stepwell.core.child_process import limit_threads
 # All that `limit_threads` sets: processes with and without a limit then start from the same fork server.
 for name, value in limit_threads(1).items():
     os.environ.setdefault(name, value)
+# Threads of a run that has two all the same sleep, not spin, while they wait for each other: other tests need
+# the cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Models that tests build or convert stay in the checkout, not in the user's own cache.
 os.environ.setdefault("STEPWELL_CACHE", str(Path(__file__).parent.parent / ".cache"))
 # No test asks the real hub; those about downloads start a small server of their own.
@@ -109,17 +113,26 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_protocol(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, object, object]:
-    """After the last test of a module, collect what the module left.
+    """Go back to one thread after every test; after the last one of a module, collect what the module left.
 
     What is alive then is no garbage and is not looked at again. In the teardown of a fixture the arguments of
     the last test would still be alive, and those that hang in a cycle would stay.
     """
     result = yield
+    restore_threads()
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
         give_back_memory()
     return result
+
+
+def restore_threads() -> None:
+    """Undo what a run with threads of its own has set: later tests would all compute with them."""
+    torch = sys.modules.get("torch")
+    num_threads = int(os.environ["OMP_NUM_THREADS"])
+    if torch is not None and torch.get_num_threads() != num_threads:
+        torch.set_num_threads(num_threads)
 
 
 def give_back_memory() -> None:
