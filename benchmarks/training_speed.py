@@ -9,6 +9,8 @@ bfloat16 with random weights of the right shape:
 * replay: every step alone, in blocks of equal length. Measured on a sample of trajectories where the whole
   batch would take minutes; its seconds are then those of all tokens at the measured speed.
 * packed: `stepwell.packing.backward` on the prefix tree, with packing itself in the time.
+* lean: the same with less memory, in the rows of the wide model: gate and up are made again, or half of them
+  wait in the host's memory (`policy.gradient_checkpointing`, `Row.lean_level`).
 
 Tokens per second are of the tokens that the way runs. MFU is (6 x parameters x tokens + attention) per second
 over 989 TFLOP/s, where attention is 12 x layers x width x pairs of tokens that see each other; `work_mfu`
@@ -67,7 +69,7 @@ PEAK_FLOPS = 989e12
 
 def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, options: Any) -> dict[str, Any]:
     """Seconds of the best of a few updates, tokens per second, MFU and peak memory."""
-    if way == "packed" and options.packed_budget is not None:
+    if way in ("packed", "lean") and options.packed_budget is not None:
         row = replace(row, budget=options.packed_budget)
     runner = prepare_way(way, row, device, dtype, options.checkpointing)
     start = time.perf_counter()
@@ -97,7 +99,7 @@ def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, op
         "mfu": work.count_flops(shape, is_strict=False) / seconds / PEAK_FLOPS if is_cuda else None,
         "work_mfu": work.count_flops(shape, is_strict=True) / seconds / PEAK_FLOPS if is_cuda else None,
         "peak_gb": torch.cuda.max_memory_allocated(device) / 1e9 if is_cuda else None,
-        "microbatches": len(packed.microbatches) if way == "packed" else None,
+        "microbatches": len(packed.microbatches) if way in ("packed", "lean") else None,
         "loss": float(loss),
     }
 
@@ -151,6 +153,8 @@ _GAPS: dict[Row, dict[str, float]] = {}
 def measure_row(row: Row, device: torch.device, dtype: torch.dtype, options: Any) -> dict[str, Any]:
     result: dict[str, Any] = {"row": row.name, **asdict(row)}
     for way in options.ways:
+        if way == "lean" and row.lean_level is None:
+            continue
         try:
             result[way] = measure_way(way, row, device, dtype, options)
         except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -163,10 +167,12 @@ def measure_row(row: Row, device: torch.device, dtype: torch.dtype, options: Any
             _GAPS[small] = measure_gaps(row, device, dtype)
         result["gradient_gap"] = _GAPS[small]
         free_memory(device)
-    plain, packed = result.get("plain", {}), result.get("packed", {})
+    plain, packed, lean = (result.get(way, {}) for way in ("plain", "packed", "lean"))
     if "seconds" in plain and "seconds" in packed:
         result["faster_than_plain"] = plain["seconds"] / packed["seconds"]
         result["bound"] = 0.9 * plain["tokens"] / packed["tokens"]
+    if "seconds" in plain and "seconds" in lean:
+        result["lean_faster_than_plain"] = plain["seconds"] / lean["seconds"]
     if "seconds" in result.get("replay", {}) and "seconds" in packed:
         result["faster_than_replay"] = result["replay"]["seconds"] / packed["seconds"]
     return result
@@ -200,14 +206,14 @@ def list_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
                 yield f"{row['row']:<44} {way:<7} {found['error'][:90]}"
                 continue
             gap = row.get("gradient_gap", {}).get(way)
-            is_packed = way == "packed"
+            name = {"packed": "faster_than_plain", "lean": "lean_faster_than_plain"}.get(way, "")
             cells = [
                 _show(found["mfu"], 3),
                 _show(found["work_mfu"], 3),
                 _show(found["peak_gb"], 1),
                 _show(gap, 5),
-                _show(row.get("faster_than_plain") if is_packed else None, 2),
-                _show(row.get("bound") if is_packed else None, 2),
+                _show(row.get(name), 2),
+                _show(row.get("bound") if name else None, 2),
             ]
             yield (
                 f"{row['row']:<44} {way:<7} {found['tokens']:>9} {found['seconds']:>9.4f} "
@@ -228,7 +234,7 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument(
         "--checkpointing",
-        choices=["auto", "none", "selective", "mlp", "full"],
+        choices=["auto", "none", "selective", "mlp", "offload", "full"],
         default="auto",
         help="of the packed way",
     )

@@ -20,7 +20,7 @@ from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.critic import CriticModel, ValueHead
 from stepwell.training.batch import MIN_RUN
 
-WAYS = ("plain", "replay", "packed")
+WAYS = ("plain", "replay", "packed", "lean")
 KERNELS = ("paths", "segments", "flex", "flash", "cudnn")
 LAYERS = ("plain", "modules", "blocks")
 PLAIN_TOKENS = {"135m": 65536, "1.7b": 32768, "tiny": 512}
@@ -59,6 +59,8 @@ class Row:
     action: int
     observation: int
     budget: int | None = None
+    lean_level: str | None = None
+    """The level of recomputation of the way `lean`; None: the packed way is lean already."""
 
     @property
     def name(self) -> str:
@@ -83,13 +85,13 @@ ROWS = {
     "1": Row("135m", 8, 8, 10, 512, 32, 64),
     "2": Row("135m", 8, 8, 10, 512, 32, 64, 16384),
     "3": Row("135m", 4, 8, 20, 1024, 128, 256, 32768),
-    "4": Row("1.7b", 4, 8, 10, 512, 32, 64),
-    "5": Row("1.7b", 4, 8, 20, 1024, 128, 256, 32768),
+    "4": Row("1.7b", 4, 8, 10, 512, 32, 64, lean_level="mlp"),
+    "5": Row("1.7b", 4, 8, 20, 1024, 128, 256, 32768, lean_level="offload"),
     "6": Row("135m", 16, 1, 20, 1024, 128, 256, 32768),
     "7": Row("135m", 2, 2, 40, 1024, 256, 512, 65536),
 }
 QUICK = {
-    "1": Row("tiny", 2, 2, 3, 24, 4, 8),
+    "1": Row("tiny", 2, 2, 3, 24, 4, 8, lean_level="full"),
     "2": Row("tiny", 2, 2, 3, 24, 4, 8, 128),
     "6": Row("tiny", 3, 1, 3, 24, 4, 8, 128),
 }
@@ -320,8 +322,8 @@ def prepare_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, ch
         return Runner(
             loop.module, lambda: loop.run_update(batch, budget), lambda: loop.run_update(first, budget)
         )
-    policy = build_policy(model, checkpointing)
-    if way == "packed":
+    policy = build_policy(model, (row.lean_level or "auto") if way == "lean" else checkpointing)
+    if way in ("packed", "lean"):
         return Runner(
             policy.module,
             lambda: run_packed(policy, batch, row.budget),

@@ -25,6 +25,7 @@ MEASURED = [  # shape, tokens of a microbatch, logits, recomputation, fused laye
     ("135m", 61440, 20480, "selective", False, 47.34),
     ("1.7b", 30720, 10240, "selective", True, 52.28),
     ("1.7b", 30720, 10240, "mlp", True, 28.2),
+    ("1.7b", 30720, 10240, "offload", True, 33.42),
     ("1.7b", 30720, 10240, "selective", False, 94.21),
 ]
 

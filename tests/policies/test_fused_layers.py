@@ -26,6 +26,7 @@ from transformers import (
 
 from stepwell.policies import fused_layers
 from stepwell.policies.fused_layers import install_fused_layers
+from stepwell.policies.gate_offload import GateTraffic
 from stepwell.policies.recompute import note_output, recompute_outputs
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
@@ -74,12 +75,12 @@ def measure_gap(ours: Tensor, theirs: Tensor) -> float:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("keeps_gates", [True, False])
+@pytest.mark.parametrize("way", ["keep", "again", pytest.param("offload", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_fused_blocks_equal_plain_layers(family: str, keeps_gates: bool, device: str) -> None:
+def test_fused_blocks_equal_plain_layers(family: str, way: str, device: str) -> None:
     plain, fused, counts = build_pair(family, device)
     assert counts[f"{family.capitalize()}DecoderLayer"] == 2
-    fused_layers.keep_gates(fused, keeps_gates)
+    fused_layers.plan_gates(fused, way)
     ids = torch.randint(0, 31, (2, 7), generator=torch.Generator().manual_seed(1)).to(device)
     ours, theirs = run_model(fused, ids), run_model(plain, ids)
     assert measure_gap(ours[0], theirs[0]) < 1e-5
@@ -90,14 +91,62 @@ def test_fused_blocks_equal_plain_layers(family: str, keeps_gates: bool, device:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_block_without_its_gates_keeps_less(device: str) -> None:
     _, fused, _ = build_pair("llama", device)
-    sizes = []
-    for keeps_gates in (True, False):
-        fused_layers.keep_gates(fused, keeps_gates)
-        kept: list[Tensor] = []
-        with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda nothing: nothing):
-            fused(input_ids=torch.arange(20, device=device)[None], use_cache=False)
-        sizes.append(sum({tensor.data_ptr(): tensor.nbytes for tensor in kept}.values()))
-    assert sizes[0] - sizes[1] == 2 * 20 * 2 * 40 * 4  # layers, tokens, gate and up, width, bytes
+    keeping, again = (measure_kept_bytes(fused, way, device) for way in ("keep", "again"))
+    assert keeping - again == 2 * 20 * 2 * 40 * 4  # layers, tokens, gate and up, width, bytes
+
+
+@pytest.mark.gpu
+def test_gates_on_the_host_are_not_kept_on_the_gpu() -> None:
+    model: Any = LlamaForCausalLM(LlamaConfig(**SHAPE | {"num_hidden_layers": 24})).to("cuda")
+    install_fused_layers(model)
+    keeping, offloading = (measure_kept_bytes(model, way, "cuda") for way in ("keep", "offload"))
+    assert keeping - offloading == 18 * 20 * 2 * 40 * 4  # of 24 layers, six keep their gates
+
+
+@pytest.mark.gpu
+def test_gates_come_back_from_the_host_bit_for_bit_whatever_runs_meanwhile() -> None:
+    traffic = GateTraffic()
+    for count in (700, 300, 700):  # as microbatches do: the host's memory is used again
+        sent = [torch.randn(count, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(12)]
+        copies = [each.clone() for each in sent]
+        entries = []
+        for index in range(24):
+            entries.append(traffic.register(index, sent[index] if index < 12 else None, index // 2))
+            if index < 12:
+                sent[index] = torch.empty(0)
+            noise = torch.randn(count, 4096, device="cuda", dtype=torch.bfloat16)  # may take what was freed
+            noise @ noise.t()
+        for index in reversed(range(24)):
+            entries[index].fetch_next()
+            noise = torch.randn(count, 4096, device="cuda", dtype=torch.bfloat16)
+            if index < 12:
+                assert torch.equal(entries[index].receive(), copies[index]), (count, index)
+
+
+@pytest.mark.gpu
+def test_two_forward_passes_before_their_backward_passes_keep_their_own_gates() -> None:
+    _, fused, _ = build_pair("llama", "cuda")
+    fused_layers.plan_gates(fused, "offload")
+    ids = [torch.randint(0, 31, (2, length), device="cuda") for length in (9, 13)]
+    losses = [fused(input_ids=each, use_cache=False).logits.square().sum() for each in ids]
+    fused.zero_grad()
+    for loss in losses:
+        loss.backward()
+    together = {name: p.grad.clone() for name, p in fused.named_parameters()}
+    fused.zero_grad()
+    for each in ids:
+        fused(input_ids=each, use_cache=False).logits.square().sum().backward()
+    for name, parameter in fused.named_parameters():
+        assert measure_gap(together[name], parameter.grad) < 1e-6, name
+
+
+def measure_kept_bytes(model: Any, way: str, device: str) -> int:
+    """Bytes that autograd keeps of a forward pass."""
+    fused_layers.plan_gates(model, way)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda nothing: nothing):
+        model(input_ids=torch.arange(20, device=device)[None], use_cache=False)
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in kept}.values())
 
 
 @pytest.mark.parametrize("device", DEVICES)

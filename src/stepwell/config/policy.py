@@ -49,10 +49,11 @@ class PolicyConfig(Settings):
         "float32", description="bfloat16 needs a GPU: most CPUs have no units for it"
     )
     device: str = Field("cpu", description="a torch device such as cpu or cuda:0")
-    gradient_checkpointing: Literal["auto", "none", "selective", "mlp", "full"] = Field(
+    gradient_checkpointing: Literal["auto", "none", "selective", "mlp", "offload", "full"] = Field(
         "auto",
         description="what the backward pass computes again to save memory: nothing, outputs that are cheap "
         "to make (on a GPU), also the first products of feed-forward parts (on a GPU), or whole layers; "
+        "offload: half of these products wait in the host's memory, a quarter is made again (on a GPU); "
         "auto: mlp below a width of 1024, else selective; gradients stay the same",
     )
 

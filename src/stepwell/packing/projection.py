@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from stepwell.packing import projection_torch
 from stepwell.packing.scores import token_scores
 
-CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 29}
+CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 28}
 """Size of the logits of a chunk."""
 KEPT_BYTES = {"cpu": 512 << 20, "cuda": 0}
 """Logits up to this size are kept for the backward pass instead of computed again. On a GPU the product is

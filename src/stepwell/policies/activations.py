@@ -18,7 +18,7 @@ from dataclasses import dataclass
 WIDE = 1024
 """From this width on, products dominate, and making those of gate and up again costs more (on an H200 10 % of
 the time at a width of 2048, 2 to 4 % at 576)."""
-LOGIT_BYTES = 1 << 29
+LOGIT_BYTES = 1 << 28
 """Logits that are in memory at a time (`packing/projection.py`)."""
 
 FREE_SHARE = 0.8
@@ -29,10 +29,19 @@ PENDING_BYTES = 16
 
 
 def resolve_checkpointing(kind: bool | str, width: int) -> str:
-    """The level of recomputation that a setting stands for: none, selective, mlp or full."""
+    """The level of recomputation that a setting stands for: none, selective, mlp, offload or full."""
     if kind == "auto":
         return "mlp" if width < WIDE else "selective"
     return {True: "full", False: "none"}[kind] if isinstance(kind, bool) else kind
+
+
+def count_offloaded(layers: int) -> tuple[int, int, int]:
+    """With `offload`: of how many layers gate and up go to the host, are made again, and are kept.
+
+    Where a GPU's bus carries 55 GB/s and its units compute 500 TFLOP/s, copies of half of the layers take as
+    long as the forward pass of all of them.
+    """
+    return layers // 2, layers // 4, layers - layers // 2 - layers // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +62,11 @@ class ActivationSize:
         """Bytes that are kept of a token until the backward pass."""
         per_layer = self._count_layer()
         if self.checkpointing == "full":
-            return (self.layers * self.width + per_layer) * self.unit
-        return self.layers * per_layer * self.unit
+            return (self.layers * self.width + per_layer + self._gates) * self.unit
+        if not self.is_fused or self.checkpointing not in ("mlp", "offload"):
+            return self.layers * (per_layer + self._gates) * self.unit
+        keeping = count_offloaded(self.layers)[2] if self.checkpointing == "offload" else 0
+        return (self.layers * per_layer + keeping * self._gates) * self.unit
 
     def count_passing_bytes(self) -> int:
         """Bytes per token that come and go while a layer runs backward."""
@@ -74,11 +86,16 @@ class ActivationSize:
         per_token = self.count_kept_bytes() + self.count_passing_bytes()
         return tokens * per_token + self.count_head_bytes(rows)
 
+    @property
+    def _gates(self) -> int:
+        """Gate and up of a layer; in plain layers what is made of them too."""
+        return 2 * self.mlp_width if self.is_fused else 4 * self.mlp_width
+
     def _count_layer(self) -> int:
+        """What a layer keeps besides."""
         if not self.is_fused:
-            return 10 * self.width + 2 * self.kv_width + 4 * self.mlp_width
-        gates = 0 if self.checkpointing == "mlp" else 2 * self.mlp_width
-        return 2 * (self.width + self.query_width + self.kv_width) + gates
+            return 10 * self.width + 2 * self.kv_width
+        return 2 * (self.width + self.query_width + self.kv_width)
 
 
 def count_plain_bytes(layers: int, width: int, mlp_width: int, unit: int, *, is_full: bool) -> int:

@@ -96,8 +96,8 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         """Whether a microbatch without actions runs the actor too, as ranks that share layers must."""
         self.recomputes_outputs = True
         """Whether fused layers make cheap outputs again in the backward pass instead of keeping them."""
-        self.keeps_gates = True
-        """Whether they keep the products for gate and up (`policies/fused_blocks.py`)."""
+        self.gate_way = "keep"
+        """What becomes of their products for gate and up: keep, again or offload (`fused_layers.py`)."""
         for part in self._list_models():
             self._prepare_model(part)
 
@@ -189,7 +189,7 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         self.instruction_critic = self.module["instruction_critic"] = made
         if made.backbone is not None:
             self._prepare_model(made.backbone)
-            fused_layers.keep_gates(made.backbone, self.keeps_gates)
+            fused_layers.plan_gates(made.backbone, self.gate_way)
             if self.model.is_gradient_checkpointing:
                 checkpoint_gradients(made.backbone)
 
@@ -272,12 +272,12 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
 
     def set_checkpointing(self, kind: bool | str) -> None:
-        """What the backward pass computes again: none, selective, mlp, full, or auto to choose by width."""
+        """What the backward pass keeps or makes again: a level of `policy.gradient_checkpointing`."""
         kind = resolve_checkpointing(kind, self.model.config.get_text_config().hidden_size)
         self.recomputes_outputs = kind != "none"
-        self.keeps_gates = kind != "mlp"
+        self.gate_way = {"mlp": "again", "offload": "offload"}.get(kind, "keep")
         for part in self._list_models():
-            fused_layers.keep_gates(part, self.keeps_gates)
+            fused_layers.plan_gates(part, self.gate_way)
         if kind == "full":
             self.enable_gradient_checkpointing()
 

@@ -9,8 +9,9 @@ module this is some thirty kernels and as many nodes of autograd. Here it is:
 | attention | whatever the model uses | query, key, value, output |
 | `_GatedBlock` | norm, one product for gate and up, gate, product with residual | its input, gate and up |
 
-Norms and gated products are made again in the backward pass. With `keeps_gates` False the product for gate
-and up is made again too, which halves what a layer keeps for a sixth more arithmetic in its products.
+Norms and gated products are made again in the backward pass. A layer's `GatePlan` says what becomes of the
+product for gate and up: it is kept, it is made again too (which halves what a layer keeps for a sixth more
+arithmetic in its products), or it waits in the host's memory (`gate_offload.py`).
 The gradient of a residual is added where the gradient of its norm is computed.
 
 `fused_layers.py` finds layers that have this form and probes them; all others keep their modules.
@@ -19,6 +20,7 @@ The gradient of a residual is added where the gradient of its norm is computed.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +28,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from stepwell.policies.gate_offload import GateEntry, GateTraffic
+
+
+@dataclass(frozen=True, slots=True)
+class GatePlan:
+    """What becomes of a layer's gate and up until its backward pass: keep, again or offload."""
+
+    way: str = "keep"
+    index: int = 0
+    traffic: GateTraffic | None = None
+    free_before: int = 0
+    """When this layer has run forward, gates of layers below this one have left for the host."""
+
+
+KEEP_GATES = GatePlan()
 _CHILDREN = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 
 
@@ -86,7 +103,8 @@ def run_fused_block(
         mlp.gate_proj.weight,
         mlp.up_proj.weight,
         mlp.down_proj.weight,
-        getattr(self, "keeps_gates", True),
+        getattr(self, "gate_plan", KEEP_GATES),
+        torch.is_grad_enabled(),
     )
     return output.view(shape)
 
@@ -170,15 +188,20 @@ class _GatedBlock(torch.autograd.Function):
         gate: Tensor,
         up: Tensor,
         down: Tensor,
-        keeps_gates: bool,
+        plan: GatePlan,
+        has_backward: bool,
     ) -> Tensor:
         from stepwell.policies.layer_kernels import multiply_halves, normalize_rows
 
         rows = rows.contiguous()
         normed, scales = normalize_rows(rows, scale, eps)
         halves = normed @ torch.cat([gate, up]).t()
-        kept = [halves] if keeps_gates else []
+        kept = [halves] if plan.way == "keep" else []
         ctx.save_for_backward(rows, scale, scales, gate, up, down, *kept)
+        ctx.entry = None
+        if plan.traffic is not None and has_backward:
+            leaving = halves if plan.way == "offload" else None
+            ctx.entry = plan.traffic.register(plan.index, leaving, plan.free_before)
         return torch.addmm(rows, multiply_halves(halves), down.t())
 
     @staticmethod
@@ -187,17 +210,29 @@ class _GatedBlock(torch.autograd.Function):
         from stepwell.policies.layer_kernels import pull_halves, pull_norm, scale_rows
 
         rows, scale, scales, gate, up, down, *kept = ctx.saved_tensors
+        entry: GateEntry | None = ctx.entry
+        ctx.entry = None
+        if entry is not None:
+            entry.fetch_next()
         outer = outer.contiguous()
         merged = torch.cat([gate, up])
-        normed = scale_rows(rows, scale, scales)
-        halves = kept[0] if kept else normed @ merged.t()
+        normed: Tensor | None = None
+        if kept:
+            halves = kept[0]
+            torch.autograd.graph.increment_version(halves)  # so that a second backward pass is refused
+        elif entry is not None and entry.is_away:
+            halves = entry.receive()
+        else:
+            normed = scale_rows(rows, scale, scales)
+            halves = normed @ merged.t()
         product = outer @ down  # its gradient first, then the product itself
-        half_grads = pull_halves(product, halves, torch.empty_like(halves) if kept else halves)
+        half_grads = pull_halves(product, halves, halves)  # in place: nobody reads the gates again
         down_grads = outer.t() @ product if ctx.needs_input_grad[5] else None
         del product, halves, kept
+        normed = scale_rows(rows, scale, scales) if normed is None else normed
         gate_grads: Tensor | None = None
         up_grads: Tensor | None = None
         if ctx.needs_input_grad[3] or ctx.needs_input_grad[4]:
             gate_grads, up_grads = (half_grads.t() @ normed).chunk(2)
         row_grads, scale_grads = pull_norm(half_grads @ merged, rows, scale, scales, outer)
-        return row_grads, scale_grads, None, gate_grads, up_grads, down_grads, None
+        return row_grads, scale_grads, None, gate_grads, up_grads, down_grads, None, None

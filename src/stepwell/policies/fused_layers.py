@@ -27,7 +27,9 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from stepwell.policies.fused_blocks import has_block_form, run_fused_block
+from stepwell.policies.activations import count_offloaded
+from stepwell.policies.fused_blocks import GatePlan, has_block_form, run_fused_block
+from stepwell.policies.gate_offload import GateTraffic
 from stepwell.policies.recompute import note_output
 
 IS_ENABLED = True
@@ -65,11 +67,22 @@ def has_fused_blocks(model: nn.Module) -> bool:
     )
 
 
-def keep_gates(model: nn.Module, is_kept: bool) -> None:
-    """Whether fused layers keep gate and up for the backward pass, or make them again."""
-    for module in model.modules():
-        if has_block_form(module):
-            module.keeps_gates = is_kept  # type: ignore[assignment]
+def plan_gates(model: nn.Module, way: str) -> None:
+    """What becomes of gate and up of the fused layers until the backward pass.
+
+    `keep` and `again` (made again) hold for all layers; `offload` divides the layers (`count_offloaded`).
+    Most memory is taken at the last layer: the last copies must have left by then.
+    """
+    layers = [module for module in model.modules() if has_block_form(module)]
+    offloaded, again, _ = count_offloaded(len(layers))
+    traffic = GateTraffic() if way == "offload" else None
+    for index, layer in enumerate(layers):
+        own = way
+        if traffic is not None and index >= offloaded:
+            own = "again" if index < offloaded + again else "keep"
+        # copies that have ended when this layer has run: two fewer than a bus can carry by then; at last all
+        done = max(index * offloaded // len(layers) - 2, offloaded - 2 * (len(layers) - 2 - index), 0)
+        layer.gate_plan = GatePlan(own, index, traffic, min(done, offloaded))  # type: ignore[assignment]
 
 
 def _find_forward(module: nn.Module) -> Forward | None:

@@ -119,9 +119,9 @@ def count_token_bytes(policy: Any) -> float:
 
 
 def describe_checkpointing(policy: Any) -> str:
-    """What the backward pass of a policy computes again: none, selective, mlp or full."""
+    """What the backward pass of a policy computes again: none, selective, mlp, offload or full."""
     if policy.model.is_gradient_checkpointing:
         return "full"
     if not policy.recomputes_outputs:
         return "none"
-    return "selective" if policy.keeps_gates else "mlp"
+    return {"keep": "selective", "again": "mlp", "offload": "offload"}[policy.gate_way]
