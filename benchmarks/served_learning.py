@@ -8,7 +8,8 @@ from the same weights and play the same tasks; sampling draws differently, so cu
     python benchmarks/served_learning.py --model DIR --backend embedded # one backend at a time
     python benchmarks/served_learning.py --draw                         # figure and table of what was run
 
-`scripts/test_extra_vllm.sh --learn` starts vLLM and does all four.
+`scripts/test_extra_vllm.sh --learn` starts vLLM and does all four. With `--sees` in each of them the boards
+are images, and the model is one that sees.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ import torch
 
 from stepwell.config.loading import load_config
 from stepwell.engines.served import replica
+from stepwell.engines.served.images import rename_weights
+from stepwell.engines.served.weight_folder import save_renamed
 from stepwell.monitors.charts import Series, draw_line_chart
 from stepwell.monitors.jsonl import read_entries
 from stepwell.policies.tiny_models import build_tiny
+from stepwell.policies.vlm.llava import save_llava
+from stepwell.policies.vlm.tiny import build_tiny_vlm
 from stepwell.runs.run import train
 
-RESULT = Path(__file__).parent / "results" / "served_learning.json"
+RESULTS = Path(__file__).parent / "results"
 SETTINGS = (
     "env.options={size=3, max_turns=2}",
     "agent.guide=false",
@@ -57,15 +62,35 @@ SETTINGS = (
     "monitor.report=false",
     "num_threads=1",
 )
+SEES = (
+    "env.options={size=3, max_turns=2, observation='image', tile_size=8}",
+    "policy.train_vision=all",
+    "agent.strategy=no_think",
+    "rewards.format=0.5",
+    "warm_start.epochs=28",
+    "warm_start.optimizer.kind=muon",
+    "warm_start.optimizer.muon_learning_rate=0.01",
+    "train.optimizer.learning_rate=6e-4",
+)
 
 
-def make_model(folder: Path) -> None:
+def make_model(folder: Path, sees: bool) -> None:
     """A tiny model with a head of its own: vLLM on CPUs does not update tied heads."""
-    model, tokenizer = build_tiny("tiny-0.3m", seed=0)
-    model.config.tie_word_embeddings = False
+    model, tokenizer = build_tiny_vlm("tiny-vlm-0.5m", seed=0) if sees else build_tiny("tiny-0.3m", seed=0)
+    for config in {id(part): part for part in (model.config, model.config.get_text_config())}.values():
+        config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    if sees:
+        save_llava(model, tokenizer, folder)
+        save_renamed(model, folder, rename_weights)
+    else:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def name_result(sees: bool) -> Path:
+    """Where the results of all runs are kept."""
+    return RESULTS / f"served_learning{'_images' if sees else ''}.json"
 
 
 def run_once(args: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -88,7 +113,8 @@ def run_once(args: argparse.Namespace, seed: int) -> dict[str, Any]:
         where = [f"folder={folder}", "name=run", f"seed={seed}", f"policy.model={args.model}"]
         length = [f"train.num_updates={args.updates}"]
         try:
-            done = train(load_config(None, [*SETTINGS, *where, *length, *engine, *args.settings]))
+            chosen = [*SETTINGS, *(SEES if args.sees else ()), *where, *length, *engine, *args.settings]
+            done = train(load_config(None, chosen))
         finally:
             replica.Replica.update_weights = update  # type: ignore[method-assign]
         entries = [entry for entry in read_entries(done / "metrics.jsonl") if entry.kind == "update"]
@@ -107,7 +133,7 @@ def run_once(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     }
 
 
-def draw_figure(rows: list[dict[str, Any]]) -> None:
+def draw_figure(rows: list[dict[str, Any]], sees: bool) -> None:
     """The curves of all runs, and a table."""
     colours = {"embedded": 0, "vllm": 1, "sglang": 2}
     series = [
@@ -120,10 +146,9 @@ def draw_figure(rows: list[dict[str, Any]]) -> None:
         )
         for row in rows
     ]
-    text = draw_line_chart(
-        series, title="GRPO on ten boards: success in training", x_label="update", y_label="success"
-    )
-    RESULT.with_suffix(".svg").write_text(text)
+    title = f"GRPO on ten boards{' seen as images' if sees else ''}: success in training"
+    text = draw_line_chart(series, title=title, x_label="update", y_label="success")
+    name_result(sees).with_suffix(".svg").write_text(text)
     for row in rows:
         first, last = row["success"][:1], row["success"][-10:]
         print(
@@ -143,18 +168,20 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=40)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--draw", action="store_true")
+    parser.add_argument("--sees", action="store_true")
     parser.add_argument("settings", nargs="*")
     args = parser.parse_args()
     if args.make:
-        return make_model(args.make)
-    rows: list[dict[str, Any]] = json.loads(RESULT.read_text()) if RESULT.exists() else []
+        return make_model(args.make, args.sees)
+    result = name_result(args.sees)
+    rows: list[dict[str, Any]] = json.loads(result.read_text()) if result.exists() else []
     for seed in args.seeds if args.model else []:
         rows = [row for row in rows if (row["backend"], row["seed"]) != (args.backend, seed)]
         rows.append(run_once(args, seed))
         rows.sort(key=lambda row: (row["backend"], row["seed"]))
-        RESULT.write_text(json.dumps(rows, indent=1))
+        result.write_text(json.dumps(rows, indent=1))
     if args.draw:
-        draw_figure(rows)
+        draw_figure(rows, args.sees)
 
 
 if __name__ == "__main__":

@@ -227,11 +227,19 @@ class ModelServer(CompletionsServer):
         }
 
     @torch.inference_mode()
-    def score_tokens(self, ids: list[int]) -> list[float]:
+    def score_tokens(self, ids: list[Any]) -> list[float]:
         self.running.wait()
         with self.lock:
-            logprobs = torch.log_softmax(self.model(torch.tensor([ids])).logits[0, :-1].float(), -1)
-        return [float(row[token]) for row, token in zip(logprobs, ids[1:], strict=True)]
+            logprobs = torch.log_softmax(self.run_model(ids)[0, :-1].float(), -1)
+        told = zip(logprobs, self.read_ids(ids)[1:], strict=True)
+        return [float(row[token]) for row, token in told]
+
+    def run_model(self, ids: list[Any], start: int = 0, **cache: Any) -> torch.Tensor:
+        """The logits of the ids from `start` on; what is before is in the cache."""
+        return self.model(torch.tensor([ids[start:]]), **cache).logits  # type: ignore[no-any-return]
+
+    def read_ids(self, ids: list[Any]) -> list[int]:
+        return ids
 
     @torch.inference_mode()
     def next_token(self, body: Body, ids: list[int], generator: torch.Generator) -> tuple[int, torch.Tensor]:
@@ -257,8 +265,8 @@ class ModelServer(CompletionsServer):
                 self.local.num_cached = body["cache"].get_seq_length()
                 self.num_cached += self.local.num_cached
         cache = body["cache"]
-        feed = [*prompt, *ids][cache.get_seq_length() :]
-        logits = self.model(torch.tensor([feed]), past_key_values=cache, use_cache=True).logits
+        start = cache.get_seq_length()
+        logits = self.run_model([*prompt, *ids], start, past_key_values=cache, use_cache=True)
         if not ids:
             self.prefixes.append((list(prompt), copy.deepcopy(cache)))
             del self.prefixes[:-64]

@@ -6,33 +6,21 @@ import copy
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from tests.engines.completions_server import serving
 from tests.engines.model_server import ModelServer
+from tests.engines.served_models import read_tiny
 
 from stepwell.config.engine import EngineConfig
 from stepwell.engines.embedded import EmbeddedEngine
 from stepwell.engines.served.engine import ServedEngine
-from stepwell.policies.tiny_models import build_tiny
 
 VLLM_URL = os.environ.get("STEPWELL_VLLM_PROCESSED", "")
 VLLM_MODEL = os.environ.get("STEPWELL_VLLM_MODEL", "")
 QUICK = {"max_retries": 1, "backoff_s": 0.01, "num_probes": 2, "probe_tokens": 8, "connect_timeout_s": 2.0}
-
-
-@cache
-def read_tiny() -> tuple[Any, Any]:
-    """A model whose tokens are not all alike, with a head of its own, and its tokenizer."""
-    model, tokenizer = build_tiny("tiny-0.3m", seed=3)
-    with torch.no_grad():
-        model.model.norm.weight.mul_(4.0)
-    model.config.tie_word_embeddings = False  # vLLM on CPUs does not update tied heads
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-    return model.eval(), tokenizer
 
 
 def changed_weights(model: Any, size: float, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.engines.models import generate_alone
-from tests.engines.served_engines import VLLM_URL, changed_weights, read_tiny, start_engine
+from tests.engines.served_engines import VLLM_URL, changed_weights, start_engine
+from tests.engines.served_models import read_tiny
 
 from stepwell.core.errors import WeightsError
 from stepwell.core.protocols import Request, Sampled, SamplingParams

@@ -15,7 +15,8 @@ import torch
 from pydantic import ValidationError
 from tests.engines.completions_server import serving
 from tests.engines.model_server import ModelServer
-from tests.engines.served_engines import changed_weights, open_engine, read_tiny, serve_models
+from tests.engines.served_engines import changed_weights, open_engine, serve_models
+from tests.engines.served_models import read_tiny
 
 from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import ConfigError, EngineError, InputError, ServerLostError, WeightsError

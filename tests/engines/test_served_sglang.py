@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.engines.model_server import ModelServer
-from tests.engines.served_engines import open_engine, read_tiny, serve_models
+from tests.engines.served_engines import open_engine, serve_models
+from tests.engines.served_models import read_tiny
 
 from stepwell.core.errors import ContextLengthError, EngineError
 from stepwell.core.protocols import Request, SamplingParams

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engines.served_engines import VLLM_URL, changed_weights, open_engine, read_tiny, serve_models
+from tests.engines.served_engines import VLLM_URL, changed_weights, open_engine, serve_models
+from tests.engines.served_models import read_tiny
 from tests.engines.test_served import ask
 
 from stepwell.core.errors import ConfigError, WeightsError

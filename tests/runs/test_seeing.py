@@ -59,10 +59,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(config(*settings, folder=tmp_path_factory.mktemp("seeing")))
 
 
-def test_servers_are_refused_for_a_policy_that_sees_before_anything_is_loaded_or_asked() -> None:
-    served = config("engine.backend=vllm", 'engine.urls=["http://127.0.0.1:1"]')
-    with pytest.raises(ConfigError, match="without images, but policy"):
+def test_servers_without_images_are_refused_for_a_policy_that_sees_before_anything_is_loaded() -> None:
+    served = config("engine.backend=sglang", 'engine.urls=["http://127.0.0.1:1"]')
+    with pytest.raises(ConfigError, match=r"without images .*, but policy.model tiny-vlm-0.5m sees"):
         plan_run(served)
+
+
+def test_a_run_that_sees_is_planned_with_a_server_that_takes_images() -> None:
+    plan_run(config("engine.backend=vllm", 'engine.urls=["http://127.0.0.1:1"]'))
 
 
 def stored(folder: Path) -> list[Trajectory]:

@@ -30,7 +30,7 @@ import numpy as np
 from stepwell.config.engine import RemoteEngineConfig
 from stepwell.core.errors import ContextLengthError, EngineError, InputError
 from stepwell.core.protocols import Request, Sampled
-from stepwell.core.step import TokenState
+from stepwell.core.step import TokenAction, TokenState
 from stepwell.core.versions import VersionSpan
 from stepwell.engines import completions
 from stepwell.engines.completions import PROBE_TEMPERATURE, CompletionReply, Mode
@@ -119,6 +119,14 @@ class RemoteEngine:
                 for token in reply.add_chunk(chunk):
                     yield token
         yield reply.build_sample(VersionSpan(first, await self._read_version()))
+
+    async def stream_whole(self, request: Request) -> AsyncIterator[SampledToken | Sampled]:
+        """Yield the tokens of the whole action, then the sample."""
+        (sample,) = await self.generate([request])
+        assert isinstance(sample.action, TokenAction)
+        for token, logprob in zip(sample.action.action_ids, sample.logprobs, strict=True):
+            yield SampledToken(int(token), float(logprob))
+        yield sample
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -64,9 +64,10 @@ class ServerClient:
         """The content of a response that must be JSON."""
         return parse_json(await self.send_request(method, path, body, num_retries))
 
-    async def read_status(self, path: str) -> int:
-        """The status of a GET request."""
-        response = await self._attempt_request("GET", path, None, self.config.max_retries)
+    async def read_status(self, path: str, body: dict[str, Any] | None = None) -> int:
+        """The status of a GET request, or of a POST request with this body."""
+        method = "GET" if body is None else "POST"
+        response = await self._attempt_request(method, path, body, self.config.max_retries)
         await response.aclose()
         return response.status_code
 

@@ -6,18 +6,19 @@
     read_label                                            which weights it has, by its own account
     score_tokens                                          its logprobs of given tokens
 
-Invariant: after `drop_cache` no key or value of older weights is used, also not by requests under way, which
-compute theirs again.
+Invariant: after `drop_cache` no key, value or image feature of older weights is used, also not by requests
+under way, which compute theirs again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stepwell.config.engine import RemoteEngineConfig
 from stepwell.core.errors import ConfigError, EngineError
+from stepwell.core.step import TokenState
 from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.server_client import ServerClient
 
@@ -59,8 +60,8 @@ class ServerDialect(Protocol):
     async def drop_cache(self, client: ServerClient) -> None:
         """Forget all keys and values."""
 
-    async def score_tokens(self, client: ServerClient, model: str, ids: Sequence[int]) -> list[float]:
-        """The logprobs of all tokens but the first, at temperature 1."""
+    async def score_tokens(self, sampler: RemoteEngine, state: TokenState) -> list[float]:
+        """The logprobs of all of a prompt's tokens but the first, at temperature 1."""
 
 
 async def find_model_name(client: ServerClient, wanted: str | None) -> str:

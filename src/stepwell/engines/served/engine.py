@@ -32,9 +32,11 @@ import numpy as np
 from stepwell.config.engine import EngineConfig, RemoteEngineConfig
 from stepwell.core.errors import ConfigError, EngineError, ServerLostError, StepwellError, WeightsError
 from stepwell.core.ids import make_id
+from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, Sampled, SamplingParams
 from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.served.dialect import ServerDialect, find_model_name
+from stepwell.engines.served.images import ServedImages, refuse_images, rename_weights
 from stepwell.engines.served.replica import LABEL, PublishedWeights, Replica, UpdateTimes
 from stepwell.engines.served.router import ConversationRouter
 from stepwell.engines.served.sglang import SglangDialect
@@ -49,9 +51,9 @@ from stepwell.engines.weights import (
     fingerprint_of,
     read_weights,
 )
+from stepwell.rendering.vision import ImageFormat
 
 T = TypeVar("T")
-DIALECTS: dict[str, type[ServerDialect]] = {"vllm": VllmDialect, "sglang": SglangDialect}
 _MAX_MOVES = 8  # of one request: more means that servers come and go all the time
 
 
@@ -60,6 +62,7 @@ class ServedEngine:
 
     `folder` is where weights are written, unless the settings name another. `source` is the model's
     directory. `context_length` is the longest prompt and action that will be asked for, and `params` how.
+    With an `image_format` prompts may contain images, whose pixels come from `image_store`.
     """
 
     def __init__(
@@ -73,13 +76,18 @@ class ServedEngine:
         context_length: int | None = None,
         params: Sequence[SamplingParams] = (),
         copy: bool = True,
+        image_format: ImageFormat | None = None,
+        image_store: ImageStore | None = None,
     ) -> None:
         self.config, self.tokenizer = config, tokenizer
         self.model = (copying.deepcopy(model) if copy else model).eval().requires_grad_(False)
         self._params = tuple(params)
         own = config.server.weights_folder
-        self._files = WeightFolder(Path(own or folder), None if source is None else Path(source))
-        self._dialect = DIALECTS[config.backend]()
+        self._images = self._open_images(image_format, image_store)
+        rename = None if self._images is None else rename_weights
+        self._files = WeightFolder(Path(own or folder), None if source is None else Path(source), rename)
+        is_vllm = config.backend == "vllm"
+        self._dialect: ServerDialect = VllmDialect(self._images) if is_vllm else SglangDialect()
         self._token = make_id("w").rpartition("_")[2][-12:]
         self._seeds = np.random.default_rng(config.seed)
         self._published: PublishedWeights | None = None
@@ -176,6 +184,15 @@ class ServedEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _open_images(
+        self, image_format: ImageFormat | None, image_store: ImageStore | None
+    ) -> ServedImages | None:
+        if image_format is None:
+            return None
+        if (reason := refuse_images(self.config.backend, image_format)) is not None:
+            raise ConfigError(f"engine.backend: {reason}; use engine.backend=embedded")
+        return ServedImages(image_format, ImageStore() if image_store is None else image_store)
+
     # --- on the event loop of the engine ----------------------------------------------------------
 
     async def _open_replicas(self, context_length: int | None) -> list[Replica]:
@@ -199,7 +216,12 @@ class ServedEngine:
             )
         special = getattr(self.tokenizer, "all_special_ids", None) or ()
         self._probe = WeightProbe(
-            self.model, settings.num_probes, settings.probe_tokens, shortest.max_length, special
+            self.model,
+            settings.num_probes,
+            settings.probe_tokens,
+            shortest.max_length,
+            special,
+            images=self._images,
         )
         return [Replica(sampler, self._dialect, self._probe) for sampler in samplers]
 

@@ -173,9 +173,8 @@ class Replica:
     async def _ask_probes(self) -> float:
         probe, client = self._probe, self.sampler.client
         samples = await self.sampler.generate(probe.make_requests())
-        model = self.sampler.model
         scores = await asyncio.gather(
-            *(self._dialect.score_tokens(client, model, ids) for ids in probe.fixed)
+            *(self._dialect.score_tokens(self.sampler, state) for state in probe.fixed)
         )
         gaps = await asyncio.to_thread(probe.check_samples, self.url, samples)
         await asyncio.to_thread(probe.check_move, self.url, scores)

@@ -18,14 +18,14 @@ SGLang also offers weights by collective (/init_weights_update_group, NCCL); not
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.config.engine import SGLANG_RESERVED_TOKENS, RemoteEngineConfig
 from stepwell.core.errors import ConfigError, EngineError, ServerLostError, WeightsError
 from stepwell.core.protocols import Request, Sampled
-from stepwell.core.step import TokenAction, TokenState
+from stepwell.core.step import TokenState
 from stepwell.engines.completions import CompletionReply
 from stepwell.engines.remote import RemoteEngine
 from stepwell.engines.served.dialect import choose_model_name, read_numbers
@@ -129,11 +129,8 @@ class SglangSampler(RemoteEngine):
 
     async def stream(self, request: Request) -> AsyncIterator[SampledToken | Sampled]:
         """Yield the tokens of the whole action, then the sample."""
-        (sample,) = await self.generate([request])
-        assert isinstance(sample.action, TokenAction)
-        for token, logprob in zip(sample.action.action_ids, sample.logprobs, strict=True):
-            yield SampledToken(int(token), float(logprob))
-        yield sample
+        async for item in self.stream_whole(request):
+            yield item
 
     async def check_logprobs(self, request: Request) -> None:
         """Its logprobs are right for every temperature and top_p."""
@@ -183,9 +180,10 @@ class SglangDialect:
     async def drop_cache(self, client: ServerClient) -> None:
         await client.send_request("POST", "/flush_cache?timeout=30", {})
 
-    async def score_tokens(self, client: ServerClient, model: str, ids: Sequence[int]) -> list[float]:
+    async def score_tokens(self, sampler: RemoteEngine, state: TokenState) -> list[float]:
+        client, ids = sampler.client, state.prompt_ids.tolist()
         body = {
-            "input_ids": list(ids),
+            "input_ids": ids,
             "return_logprob": True,
             "logprob_start_len": 0,
             "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},

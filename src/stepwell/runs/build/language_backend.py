@@ -105,7 +105,7 @@ class LanguageBackend:
         """How the model writes images into prompts; None for a text model."""
         found = vision.find_image_format(self.base_path, self.tokenizer)
         if found is not None:
-            vision.check_engine(self.config)
+            vision.check_engine(self.config, found)
         return found
 
     @cached_property
@@ -169,7 +169,6 @@ class LanguageBackend:
         )
 
     def _open_servers(self, model: Any) -> engines.ServedEngine:
-        assert self.image_format is None, "refused when it was read"
         folder = self.resources.folder or Path(tempfile.mkdtemp(prefix="stepwell-"))
         temperatures = (self.config.sampling.temperature, self.config.eval.temperature)
         return engines.ServedEngine(
@@ -181,6 +180,8 @@ class LanguageBackend:
             context_length=self.context_limit,
             params=[self.sampling_params(temperature) for temperature in temperatures],
             copy=self.policy.adapters is None,
+            image_format=self.image_format,
+            image_store=self.images,
         )
 
     # --- agent and episodes ---------------------------------------------------------------

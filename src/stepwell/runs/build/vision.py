@@ -39,13 +39,15 @@ def check_observation(config: RunConfig, observation: Observation, image_format:
         )
 
 
-def check_engine(config: RunConfig) -> None:
-    """Refuse servers for a model that sees."""
-    if config.engine.backend != "embedded":
+def check_engine(config: RunConfig, image_format: ImageFormat) -> None:
+    """Refuse servers that cannot be given the images of a model that sees."""
+    if config.engine.backend == "embedded":
+        return
+    from stepwell.engines.served.images import refuse_images
+
+    if (reason := refuse_images(config.engine.backend, image_format)) is not None:
         raise ConfigError(
-            f"engine.backend: {config.engine.backend} gets prompts as token ids, without images, but "
-            f"policy.model {config.policy.model} sees: servers scale images and write their tokens "
-            "themselves, and nothing checks that they do it as the trainer does (docs/servers.md); use "
+            f"engine.backend: {reason}, but policy.model {config.policy.model} sees; use "
             "engine.backend=embedded"
         )
 
