@@ -74,7 +74,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     if IS_FIRST and session.config.getoption("numprocesses", None):
+        from tests.warm_workers import start_workers_warm  # needs pytest-xdist
+
         compile_test_modules(session.config)
+        start_workers_warm(session.config)
         gc.enable()  # this process collects no tests: its workers do
 
 

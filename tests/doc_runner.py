@@ -95,12 +95,13 @@ class Machines(Services):
     def start_node(self, *options: str) -> None:
         """One node, until the end of the tests."""
         room = ("--block", "--num-cpus", "4", "--object-store-memory", "100000000", "--disable-usage-stats")
-        lean = {"RAY_prestart_worker_first_driver": "0"}  # no process for every CPU before it is asked for
+        # no process for every CPU before it is asked for, and none that waits for all other tests
+        lean = {"RAY_prestart_worker_first_driver": "0", "RAY_worker_niceness": "0"}
         command = [str(Path(sys.executable).with_name("ray")), "start", *options, *room]
         log = self.folder / f"node-{time.monotonic_ns()}.log"
         with log.open("w") as output:
             node = subprocess.Popen(
-                [*command, "--no-monitor"],
+                [*command, "--no-monitor", "--include-log-monitor", "false"],
                 env=os.environ | lean,
                 stdout=output,
                 stderr=subprocess.STDOUT,

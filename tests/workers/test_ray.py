@@ -43,13 +43,17 @@ from stepwell.workers.weight_bytes import PackedWeights
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'stepwell[ray]'")
 cluster_utils = pytest.importorskip("ray.cluster_utils")
-NODE = {"num_cpus": 3, "object_store_memory": 80 * 2**20}
+NODE = {"num_cpus": 3, "object_store_memory": 80 * 2**20, "include_log_monitor": False}
 QUICK_DEATHS = {  # a node that is gone is noticed within two seconds instead of fifteen
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 400,
     "health_check_timeout_ms": 800,
     "health_check_failure_threshold": 3,
     "prestart_worker_first_driver": False,
+    # What follows is not looked at here, or lets actors wait for all other tests (Ray's own is 15).
+    "worker_niceness": 0,
+    "enable_metrics_collection": False,
+    "task_events_report_interval_ms": 0,
 }
 
 
