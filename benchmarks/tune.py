@@ -93,7 +93,7 @@ def use_settings(model: ModelledHardware, settings: QueueSettings) -> ModelledHa
     )
 
 
-def measure(model: ModelledHardware, num_updates: int = 6) -> float:
+def measure(model: ModelledHardware, num_updates: int = 48) -> float:
     return run_modelled(model, "stream", num_updates).measure_middle(1, 1)
 
 

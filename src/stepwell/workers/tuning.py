@@ -7,7 +7,9 @@
 the queue shows decides the order of trials: generators that are always busy want larger batches, generators
 that idle while requests wait want shorter waits. A change stays only if it wins twice in a row; what went
 well once is tried again further in the same direction. Between trials the best settings run, so a trial is
-compared with the windows around it, and a machine that slows down does not mislead.
+compared with the windows around it, and a machine that slows down does not mislead. Windows differ by chance:
+what was not behind in its trial gets more windows before the search ends, and is taken if it is 2 % better in
+all but the luckiest of them.
 
 Invariants
 * A trial that is far behind ends early (`is_hopeless`), and the best settings so far run again at once. The
@@ -31,6 +33,8 @@ from stepwell.workers.stream import EpisodeDriver
 
 MIN_GAIN = 1.03
 HOPELESS = 0.8
+LASTING_GAIN = 1.02
+_FEWEST_REPEATS, _MOST_REPEATS = 4, 6
 _BUSY = 0.85
 _MAX_WAIT_MS = 60_000.0
 
@@ -79,6 +83,8 @@ class Tuner:
     _trials: list[QueueSettings] = field(default_factory=list)
     _trial: QueueSettings | None = None
     _tried: set[QueueSettings] = field(default_factory=set)
+    _rates: dict[QueueSettings, list[float]] = field(default_factory=dict)
+    _is_repeated: bool = False  # whether the trial is one more window of what looked no worse
     _seen: QueueWindow = field(default_factory=lambda: QueueWindow(0.0))
 
     def __post_init__(self) -> None:
@@ -106,8 +112,11 @@ class Tuner:
         """Take the result of the window, and decide what comes next."""
         self.num_windows += 1
         self.history.append((self.choose_settings(), window.rate))
+        self._rates.setdefault(self.choose_settings(), []).append(window.rate)
         if self._trial is None:
             self._record_best(window)
+        elif self._is_repeated:
+            self._record_repeat(window)
         elif window.rate < MIN_GAIN * self._best_rate:
             self._tried.add(self._trial)
             self._trial = self._first_rate = None
@@ -124,22 +133,45 @@ class Tuner:
             if abs(self._best_rate / self._settled_rate - 1) > 0.25:  # the work has changed: look again
                 self.is_settled = False
                 self._tried.clear()
+                self._rates.clear()
                 self._trials = []
             return
         if not self._trials:
             self._trials = [one for one in self._list_changes() if one not in self._tried]
         if self._trials:
             self._trial = self._trials.pop(0)
+        elif (promising := self._find_promising()) is not None:
+            self._trial, self._is_repeated = promising, True
         else:
             self.is_settled, self._settled_rate = True, self._best_rate
             if self.best != self.start and self.start not in self._tried:
                 self._trial = self.start
 
+    def _find_promising(self) -> QueueSettings | None:
+        """What was not worse than the best in its windows so far, and has had few of them."""
+        means = {
+            settings: sum(rates) / len(rates)
+            for settings, rates in self._rates.items()
+            if settings == self.best or len(rates) < _MOST_REPEATS
+        }
+        found = max(means, key=lambda settings: means[settings])
+        return None if means[found] <= means[self.best] else found
+
+    def _record_repeat(self, window: QueueWindow) -> None:
+        assert self._trial is not None
+        rates = self._rates[self._trial]
+        if len(rates) >= _FEWEST_REPEATS:
+            ours, best = (_average_but_luckiest(self._rates[one]) for one in (self._trial, self.best))
+            if ours >= LASTING_GAIN * best:
+                self._first_rate = ours
+                return self._accept_trial(window)
+        self._trial, self._is_repeated = None, False
+
     def _accept_trial(self, window: QueueWindow) -> None:
         assert self._trial is not None and self._first_rate is not None
         before, self.best = self.best, self._trial
         self._best_rate, self._seen = 0.5 * (self._first_rate + window.rate), window
-        self._trial, self._first_rate = None, None
+        self._trial, self._first_rate, self._is_repeated = None, None, False
         self._tried.add(before)  # what lost against worse settings need not be tried again
         further = self._go_further(before, self.best)
         ordered = [further, *self._list_changes()] if further is not None else list(self._list_changes())
@@ -164,11 +196,13 @@ class Tuner:
         longer = [replace(best, max_wait_ms=_limit_wait(wait)) for wait in waits]
         shares = (0.0, best.max_wait_ms / 4, best.max_wait_ms / 2)
         shorter = [replace(best, max_wait_ms=wait) for wait in shares]
-        if seen.generators_busy > _BUSY:  # smaller shards would cost them more calls
-            ordered = [*larger, *longer, *shorter, *smaller]
+        names = [name for name in SHARDS if name != best.shard] if self._may_shard else []
+        shards = [replace(best, shard=name) for name in names]
+        if seen.generators_busy > _BUSY:
+            # shards make calls smaller; where calls take no more than one environment batch, that lasts
+            shards = shards if best.max_batch > seen.mean_batch else []
+            ordered = [*larger, *longer, *shorter, *shards, *smaller]
         else:
-            names = [name for name in SHARDS if name != best.shard] if self._may_shard else []
-            shards = [replace(best, shard=name) for name in names]
             ordered = [*shorter, *shards, *smaller, *larger, *longer]
         for one in dict.fromkeys(ordered):
             if one != best:
@@ -180,6 +214,10 @@ class Tuner:
 
     def _limit_batch(self, size: int) -> int:
         return max(1, min(size, self.num_envs))
+
+
+def _average_but_luckiest(rates: list[float]) -> float:
+    return (sum(rates) - max(rates)) / (len(rates) - 1) if len(rates) > 1 else rates[0]
 
 
 def _limit_wait(wait_ms: float) -> float:
