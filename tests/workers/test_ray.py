@@ -135,7 +135,7 @@ async def check_generators(launchers: list[Any]) -> None:
 
 async def check_deaths(launcher: Any) -> None:
     """An actor that dies or hangs is replaced, and its episodes are lost."""
-    far = ProcessSimulator("far", ODD, {}, 2, 3, launcher=launcher, hang_s=1.5, heartbeat_s=0.2)
+    far = ProcessSimulator("far", ODD, {}, 2, 3, launcher=launcher, hang_s=4.0, heartbeat_s=0.2)
     await begin(far)
     with pytest.raises(WorkerError, match=r"was lost: .*died"):
         await far.step(0, [0], [("vanish",)])

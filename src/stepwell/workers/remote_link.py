@@ -84,6 +84,7 @@ class RemoteLink:
             found = answer.result()
         except (LinkLostError, ConnectionError) as error:
             raise await asyncio.shield(self._start_ending(self._read_failure(error))) from error
+        self._seen_s = time.monotonic()  # an answer is a sign of life
         if found.op == "error":
             raise unpack_error(found.header.get("error"), WorkerError)
         return found
