@@ -105,10 +105,9 @@ for family in llava qwen; do
   "$TESTER" -m tests.engines.served_models "$family" "$folder/model"
   start processed --enable-scale-out
   wait_for processed "$url" "${servers[0]}"
-  files=(tests/engines/test_served_images.py)
-  [ "$family" = qwen ] || files+=(tests/runs/test_seeing_served.py)
-  OMP_NUM_THREADS=1 STEPWELL_VLLM_SEEING=$url STEPWELL_VLLM_FAMILY=$family STEPWELL_VLLM_SEEING_MODEL=$folder/model \
-    "$TESTER" -m pytest -m extra_vllm "${files[@]}" "$@"
+  OMP_NUM_THREADS=1 STEPWELL_VLLM_SEEING=$url STEPWELL_VLLM_FAMILY=$family \
+    STEPWELL_VLLM_SEEING_MODEL=$folder/model "$TESTER" -m pytest -m extra_vllm \
+    tests/engines/test_served_images.py tests/runs/test_seeing_served.py "$@"
   stop_servers
   rm -rf "$folder/model"
 done

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.policies.vlm.made import CHATML
 
 from stepwell.engines.served.images import rename_weights
 from stepwell.engines.served.weight_folder import save_renamed
@@ -67,6 +68,9 @@ def _build_qwen() -> tuple[Any, Any]:
 
     tokenizer = build_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": list(_QWEN_TOKENS.values())})
+    tokenizer.chat_template = CHATML.strip("\n").replace(
+        "IMAGE", "'<|vision_start|><|image_pad|><|vision_end|>'"
+    )
     text = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.engines.completions_server import serving
 from tests.engines.seeing_server import SeeingServer
-from tests.engines.served_models import write_seeing
+from tests.engines.served_models import SEEING, write_seeing
 from tests.runs.small import timeless
 from tests.runs.test_seeing import config
 
@@ -37,13 +37,13 @@ STREAM = (
 )
 
 
-@pytest.fixture(params=["local", REAL])
+@pytest.fixture(params=[*SEEING, REAL])
 def served(request: Any, tmp_path: Path) -> Iterator[tuple[str, ...]]:
     """The settings of a run at the server."""
     if request.param == "real vllm":
         yield _name_server(URL, MODEL)
         return
-    folder = write_seeing(tmp_path / "model")
+    folder = write_seeing(tmp_path / "model", request.param)
     model, tokenizer = open_model(folder, "float32")
     with serving(SeeingServer(model, tokenizer, "processed", context=512)) as server:
         yield _name_server(server.url, str(folder))
