@@ -14,7 +14,9 @@ import torch
 from safetensors.torch import load_file
 from tests.runs.small import SMALL, timeless
 from tests.runs.test_resume import cut_back, same
+from transformers import LlavaForConditionalGeneration
 
+from stepwell.config import PolicyConfig
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Split, Status, TokenState, Trajectory
@@ -22,10 +24,11 @@ from stepwell.envs.registry import make_env
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.replays import FILE_NAME, encode_png, load_replays
 from stepwell.monitors.summary import read_summary
-from stepwell.policies import resolve_model
+from stepwell.policies import open_policy, resolve_model
 from stepwell.pool import open_pool
 from stepwell.runs.build.components import Components
-from stepwell.runs.evaluation.evaluate import evaluate_run
+from stepwell.runs.evaluation.evaluate import evaluate_run, find_checkpoint
+from stepwell.runs.export.policy import export_run
 from stepwell.runs.plan.run_plan import plan_run
 from stepwell.runs.play.episode import PlaySession, open_live_agent
 from stepwell.runs.run import train
@@ -247,3 +250,17 @@ def test_a_model_directory_that_does_not_say_how_it_prepares_images_is_refused(t
 def test_several_trainer_devices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trained on one device"):
         train(config("workers.trainers.devices=['cpu', 'cpu']", folder=tmp_path))
+
+
+def test_an_exported_policy_has_the_names_that_servers_read_and_opens_in_transformers(
+    run: Path, tmp_path: Path
+) -> None:
+    folder = Path(export_run(run, str(tmp_path / "seer")))
+    names = list(load_file(folder / "model.safetensors"))
+    tower = [name for name in names if "vision_tower." in name]
+    assert tower and all("vision_tower.vision_model." in name for name in tower)
+    model, found = LlavaForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    own = open_policy(PolicyConfig(model=str(find_checkpoint(run)))).model.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, own[name]), name

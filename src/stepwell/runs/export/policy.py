@@ -3,7 +3,8 @@
     runs/NAME ─► its checkpoint ─► adapters merged ─► weights, tokenizer, chat template, README.md
 
 What is written opens with `AutoModelForCausalLM` and `AutoTokenizer` and gives the same logits. The
-critic and the optimizer are left out. The directory appears complete or not at all.
+critic and the optimizer are left out. LLaVA's weights have the names of published checkpoints, which
+inference servers read too. The directory appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, InfraError, ModelError
 from stepwell.core.text import take_first_line
+from stepwell.engines.served.images import rename_weights
+from stepwell.engines.served.weight_folder import save_renamed
 from stepwell.policies import open_policy
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.hub import import_http_library
@@ -88,7 +91,10 @@ def write_model(run: Path, config: RunConfig, path: Path, folder: Path, licence:
         model = copy.deepcopy(policy.adapters).merge_and_unload()
     base = Path(read_base_model(path)) if (path / ADAPTER_FILE).is_file() else path
     with write_directory_atomically(folder) as fresh, hide_progress_bar():
-        model.save_pretrained(fresh)
+        if model.config.model_type == "llava":
+            save_renamed(model, fresh, rename_weights)
+        else:
+            model.save_pretrained(fresh)
         load_tokenizer(path).save_pretrained(fresh)
         for file in (base / item for item in _IMAGE_FILES):
             if file.is_file():
