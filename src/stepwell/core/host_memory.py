@@ -5,6 +5,7 @@ Memory that holds cached files counts as free: the system gives it away when a p
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -13,7 +14,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 def read_available_bytes() -> float:
     """Bytes that can be allocated without swapping, within the limit of the container.
 
-    Infinite where the system does not say.
+    Half of all memory where the system does not say (not Linux).
     """
     return min(_read_machine(), _read_container())
 
@@ -22,7 +23,7 @@ def _read_machine() -> float:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:  # not Linux
-        return float("inf")
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2)
     values = {name: text for name, _, text in (line.partition(":") for line in lines)}
     return 1024.0 * int(values["MemAvailable"].split()[0])
 

@@ -113,6 +113,11 @@ class Env(ABC):
         return None
 
     @classmethod
+    def count_places(cls, options: Any) -> int | None:
+        """How many episodes one process can have under way with these options; None: as many as you like."""
+        return None
+
+    @classmethod
     @abstractmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """The task of a seed; its content determines the episode."""

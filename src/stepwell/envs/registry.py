@@ -101,6 +101,12 @@ def read_options(name: str, options: Mapping[str, Any] | Settings | None = None)
         raise ConfigError(_explain_refusal(name, kind, error)) from None
 
 
+def count_places(name: str, options: Mapping[str, Any] | Settings | None = None) -> int | None:
+    """How many episodes one process can have under way in an environment; None: as many as you like."""
+    kind = find_env_type(name)
+    return kind.count_places(read_options(name, options)) if issubclass(kind, Env) else None
+
+
 def make_env(name: str, options: Mapping[str, Any] | Settings | None = None) -> Any:
     """An environment ready for `reset`: an `Env`, or a `RobotEnv` (its `is_robot` says which)."""
     kind = find_env_type(name)

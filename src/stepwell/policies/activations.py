@@ -12,8 +12,9 @@ and for its plan.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
+
+from stepwell.core.host_memory import read_available_bytes
 
 WIDE = 1024
 """From this width on, products dominate, and making those of gate and up again costs more (on an H200 10 % of
@@ -113,7 +114,7 @@ def count_fitting_tokens(free_bytes: float, num_pending: int, token_bytes: float
 def read_free_bytes(device: str) -> float:
     """Memory of a device, or of this machine, that nobody uses now."""
     if not device.startswith("cuda"):
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        return read_available_bytes()
     import torch
 
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -16,12 +16,16 @@ import pytest
 from tests.envs.web.conftest import needs_chromium
 from tests.envs.web.small_site import ScriptSite
 
+from stepwell.config.loading import load_config
 from stepwell.core import ConfigError, EnvError
+from stepwell.envs.web import browser
 from stepwell.envs.web.actions import WebAction
 from stepwell.envs.web.addresses import AllowedHosts, write_resolver_rules
 from stepwell.envs.web.browser import BrowserHost, choose_max_contexts, find_browser_host, find_chromium
 from stepwell.envs.web.chromium import ChromiumDriver
 from stepwell.envs.web.page import PageView
+from stepwell.runs.build.resources import RunResources
+from stepwell.runs.build.worker_groups import check_places
 
 START = {"headers": {}, "allowed_hosts": ["a.test"]}
 
@@ -237,5 +241,22 @@ def test_a_missing_browser_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPa
         find_chromium()
 
 
-def test_the_number_of_contexts_comes_from_the_memory() -> None:
-    assert 1 <= choose_max_contexts() <= 64
+def test_the_number_of_contexts_comes_from_the_memory_and_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(gigabytes: float, cores: int) -> int:
+        monkeypatch.setattr(browser, "read_available_bytes", lambda: gigabytes * 2**30)
+        monkeypatch.setattr(os, "cpu_count", lambda: cores)
+        return choose_max_contexts()
+
+    assert [choose(0.1, 2), choose(2, 2), choose(64, 2), choose(64, 64)] == [1, 8, 16, 64]
+
+
+def test_a_process_has_no_more_environments_than_contexts_which_would_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(browser, "choose_max_contexts", lambda: 2)
+    config = load_config(None, ["env.name=web", "env.options={driver='chromium', size='tiny'}"])
+    envs = RunResources(config).envs
+    assert len(envs.envs) == 2
+    envs.close()
+    with pytest.raises(ConfigError, match="8 episodes under way in one process, but web can have 2"):
+        check_places(load_config(config, ["workers.simulators.batch_size=4", "workers.mode=stream"]))

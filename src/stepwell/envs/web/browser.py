@@ -6,9 +6,9 @@ every call goes to the loop of `BrowserHost` and waits there, so that many conte
 Invariants
 * One browser serves one set of network rules (`write_resolver_rules`). The rules are flags of its process, so
   that nothing in a page can change them: a host that is not in them does not exist for that browser.
-* At most `max_contexts` contexts are open; further requests wait. The number comes from the memory of the
-  machine unless it is given. A tab that is put aside counts like a context; tabs are closed before a context
-  has to wait for one.
+* At most `max_contexts` contexts are open; further requests wait. The number comes from the memory and the
+  cores of the machine unless it is given. A tab that is put aside counts like a context; tabs are closed
+  before a context has to wait for one.
 * A browser is retired after `MAX_USES` contexts, or when it holds more memory than its contexts explain: it
   takes no new context and ends with its last one. A browser that died is replaced at the next request. Its
   contexts raise `EnvError` to their drivers: their episodes are lost, the next ones are not.
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepwell.core import ConfigError, EnvError
+from stepwell.core.host_memory import read_available_bytes
 from stepwell.core.names import describe_missing_module
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ INSTALL_BROWSER = "install Chromium: scripts/install_chromium.sh, or `apt-get in
 MAX_USES = 200
 MAX_IDLE = 1  # browsers without a context that wait for tasks with their network rules
 BROWSER_MB, CONTEXT_MB = 400, 70  # measured 330 and 33; with room for larger pages
+MOST_CONTEXTS, CONTEXTS_PER_CORE = 64, 8  # more make pages late, not steps faster
 LEAK_FACTOR = 4
 WAIT_S = 120.0
 T = TypeVar("T")
@@ -85,9 +87,10 @@ def require_playwright() -> None:
 
 
 def choose_max_contexts() -> int:
-    """How many contexts fit into half of the memory that is free now; at least 1, at most 64."""
-    free_mb = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
-    return int(max(1, min(64, (free_mb / 2 - BROWSER_MB) // CONTEXT_MB)))
+    """How many contexts fit into half of the memory that is free now, at most 8 for each core, at least 1."""
+    free_mb = read_available_bytes() / 2**20
+    most = min(MOST_CONTEXTS, CONTEXTS_PER_CORE * (os.cpu_count() or 1))
+    return int(max(1, min(most, (free_mb / 2 - BROWSER_MB) // CONTEXT_MB)))
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +120,7 @@ class BrowserHost:
     """Playwright and its browsers, in a thread of their own."""
 
     def __init__(self, max_contexts: int | None = None) -> None:
-        self.max_contexts = max_contexts or choose_max_contexts()
+        self.max_contexts = max_contexts or choose_max_contexts() + 1  # one for a replay beside a full batch
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="stepwell-browser")
         self._thread.start()

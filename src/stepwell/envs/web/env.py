@@ -98,6 +98,15 @@ class WebEnv(Env):
             raise InputError(describe_missing_module("selectolax")) from error
 
     @classmethod
+    def count_places(cls, options: Any) -> int | None:
+        """An episode in Chromium holds a context."""
+        if options.driver != "chromium":
+            return None
+        from stepwell.envs.web.browser import choose_max_contexts
+
+        return choose_max_contexts()
+
+    @classmethod
     def check_unopened(cls, options: Any) -> str | None:
         """Chromium takes seconds to start; here it is only looked for."""
         if options.driver != "chromium":

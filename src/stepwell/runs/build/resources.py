@@ -18,6 +18,7 @@ from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, Split, Task
 from stepwell.core.text import describe_error
 from stepwell.envs.batch import EnvBatch
+from stepwell.envs.registry import count_places
 from stepwell.envs.tasks import list_distinct_tasks
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.build.task_files import read_tasks
@@ -77,11 +78,12 @@ class RunResources:
 
     @cached_property
     def envs(self) -> EnvBatch:
-        """One environment for each episode that is played at once."""
+        """One environment for each episode that is played at once, as many as a process can have."""
         train, held_out = self.config.train, self.config.eval
         most = max(train.tasks_per_update * train.group_size, held_out.num_tasks * held_out.samples_per_task)
-        size = min(most, self.config.engine.slots)
-        return EnvBatch(self.config.env.name, self.config.env.options, size)
+        env, size = self.config.env, min(most, self.config.engine.slots)
+        places = count_places(env.name, env.options)
+        return EnvBatch(env.name, env.options, size if places is None else min(size, places))
 
     @cached_property
     def pool(self) -> Pool:

@@ -103,7 +103,7 @@ class SiteHost:
         import uvicorn
 
         listener = socket.create_server(("127.0.0.1", port))
-        config = uvicorn.Config(self.app, log_level="warning", lifespan="off")
+        config = uvicorn.Config(self.app, log_config=None, log_level="warning", lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
