@@ -64,6 +64,7 @@ SERVERS = ("serve gateway", "serve envs", "serve worker", "envs serve", "view")
 FOLDERS = ("examples", "studies", "benchmarks", "scripts")  # a checkout has them
 RUNS = ("A", "B", "C", "OTHER", "one", "two")  # besides runs/NAME
 MODEL = "tiny-0.3m"  # for DIR, /models/qwen
+SEEING_MODEL = "tiny-vlm-0.5m"  # for /models/llava
 STUDY = "studies/recipes.toml"
 # Files of a reader that a page shows: its first block of that language.
 SHOWN = {
@@ -229,6 +230,7 @@ class Reader:
             (r"^URL$|https?://(?:HOST|host|127\.0\.0\.1:8000)/v1", lambda: f"{services.gateway}/v1"),
             (r"http://(?:HOST|one|two):8090", lambda: services.envs),
             (r"^DIR$|/models/qwen", lambda: str(resolve_model(MODEL))),
+            (r"/models/llava", lambda: str(resolve_model(SEEING_MODEL))),
             (r"^STUDY$", lambda: STUDY),
             (r"^(?:traj-4f2a|TRAJECTORY)$", self.find_trajectory),
             (r"^runs/eval-OTHER-sokoban$", self.copy_evaluation),
