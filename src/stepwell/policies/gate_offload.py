@@ -5,8 +5,8 @@ half of them to the host and back while the layers compute, at little cost in ti
 traffic for the layers of one model:
 
     entry = traffic.register(index, halves, n)  # the forward pass of layer `index` goes on at once
-    entry.fetch_next()                         # its backward pass starts the way back of those needed next,
-    halves = entry.receive()                 # and waits until its own are there
+    entry.fetch_next()                          # its backward pass starts the way back of those needed next,
+    halves = entry.receive()                    # and waits until its own are there
 
 Invariants
 * Copies run on a stream of their own, in the order of the layers, and use memory in the order of streams: the

@@ -25,7 +25,7 @@ from stepwell.envs.web.browser import BrowserHost, choose_max_contexts, find_bro
 from stepwell.envs.web.chromium import ChromiumDriver
 from stepwell.envs.web.page import PageView
 from stepwell.runs.build.resources import RunResources
-from stepwell.runs.build.worker_groups import check_places
+from stepwell.runs.build.worker_builder import check_places
 
 START = {"headers": {}, "allowed_hosts": ["a.test"]}
 
@@ -256,7 +256,9 @@ def test_a_process_has_no_more_environments_than_contexts_which_would_wait_for_e
     monkeypatch.setattr(browser, "choose_max_contexts", lambda: 2)
     config = load_config(None, ["env.name=web", "env.options={driver='chromium', size='tiny'}"])
     envs = RunResources(config).envs
-    assert len(envs.envs) == 2
+    host = BrowserHost()
+    assert len(envs.envs) == 2 and host.max_contexts == 3  # a replay has a context beside a full batch
     envs.close()
+    host.close()
     with pytest.raises(ConfigError, match="8 episodes under way in one process, but web can have 2"):
         check_places(load_config(config, ["workers.simulators.batch_size=4", "workers.mode=stream"]))

@@ -18,6 +18,7 @@ from stepwell.config.run import RunConfig
 from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError
 from stepwell.core.child_process import limit_threads
+from stepwell.envs.registry import count_places
 from stepwell.policies.numerics import set_numerics
 from stepwell.runs.build.components import Components
 from stepwell.workers.contracts import Generator, Launcher, Simulator
@@ -88,6 +89,19 @@ def check_servers(config: RunConfig) -> None:
         raise ConfigError(
             f"workers.generators.devices: {elsewhere[0]} runs engines of its own; with engine.backend="
             f"{engine.backend} generators are on this machine and ask the servers of engine.urls"
+        )
+
+
+def check_places(config: RunConfig) -> None:
+    """Refuse simulators with more episodes under way than a process of this machine can have."""
+    sims, env = config.workers.simulators, config.env
+    if config.own_agent.function is not None:
+        return
+    places, asked = count_places(env.name, env.options), sims.env_batches * sims.batch_size
+    if places is not None and asked > places:
+        raise ConfigError(
+            f"workers.simulators: env_batches x batch_size are {asked} episodes under way in one process, "
+            f"but {env.name} can have {places} with these options; lower them, or set more num_workers"
         )
 
 

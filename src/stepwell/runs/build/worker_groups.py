@@ -32,13 +32,13 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError, SamplingParams, WeightsError, WorkerError
 from stepwell.core.process_memory import read_resident_mb
-from stepwell.envs.registry import count_places, find_env_type
+from stepwell.envs.registry import find_env_type
 from stepwell.policies.rotary import read_frequencies
 from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import WeightSource
 from stepwell.runs.build.weight_publisher import WeightPublisher
-from stepwell.runs.build.worker_builder import WorkerBuilder, check_backend, check_servers
+from stepwell.runs.build.worker_builder import WorkerBuilder, check_backend, check_places, check_servers
 from stepwell.workers.busy_times import BusySnapshot, BusyTimes
 from stepwell.workers.contracts import Generator, Simulator
 from stepwell.workers.driver import Driver
@@ -73,19 +73,6 @@ def check_workers(config: RunConfig) -> DevicePlacement:
     check_places(config)
     placement = resolve_placement(config.workers, config.policy.device, list_devices())
     return placement if config.own_agent.function is None else replace(placement, simulators=())
-
-
-def check_places(config: RunConfig) -> None:
-    """Refuse simulators with more episodes under way than a process of this machine can have."""
-    sims, env = config.workers.simulators, config.env
-    if config.own_agent.function is not None:
-        return
-    places, asked = count_places(env.name, env.options), sims.env_batches * sims.batch_size
-    if places is not None and asked > places:
-        raise ConfigError(
-            f"workers.simulators: env_batches x batch_size are {asked} episodes under way in one process, "
-            f"but {env.name} can have {places} with these options; lower them, or set more num_workers"
-        )
 
 
 def check_old_samples(config: RunConfig, recipe: Recipe) -> None:
