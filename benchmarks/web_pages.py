@@ -2,7 +2,8 @@
 
 A page is what an address shows to a person: logged in, or not. From the first page on, every link is
 followed, and every form that asks for a page (search, filters, order) is sent with every option of each menu
-and with several words, one change at a time. Links that log out or lead to another site are not followed.
+and with several words, one change at a time. A route is asked for from every place to one that is far down the
+list, by every means. Links that log out or lead to another site are not followed.
 For a visitor, who is not logged in, one page of each kind is enough: what is refused, and what is shown.
 Of a visitor's effects, those of buttons are taken, which are refused, and those that nobody else has.
 
@@ -30,7 +31,7 @@ from stepwell.envs.web.light import LightDriver
 from stepwell.envs.web.page import PageElement, PageView
 from stepwell.envs.web.sites.app import find_route
 from stepwell.envs.web.sites.pages import SITES as PAGES
-from stepwell.envs.web.sites.source import SitesSource
+from stepwell.envs.web.sites.source import SitesSource, find_host
 from stepwell.envs.web.sites.templates import TEMPLATES
 from stepwell.envs.web.sites.templates.template import make_content
 
@@ -83,6 +84,15 @@ def open_light(site: str, size: str) -> Iterator[LightDriver]:
         source.close()
 
 
+def list_places(size: str) -> list[str]:
+    """The names of all places, in the order of the map."""
+    episode = find_host(0, size).open_episode()
+    try:
+        return [row[0] for row in episode.query("SELECT name FROM places ORDER BY id")]
+    finally:
+        episode.close()
+
+
 def map_site(site: str, size: str, *, is_visitor: bool = False, max_visits: int = 0) -> SiteMap:
     """All pages of a site; for a visitor, one of each kind, and what only a visitor can do there.
 
@@ -95,6 +105,7 @@ def map_site(site: str, size: str, *, is_visitor: bool = False, max_visits: int 
     seen, waiting = set(first), deque(dict.fromkeys(first))
     by_kind: dict[str, list[str]] = {}
     effects: dict[tuple[str, str], Effect] = {}
+    places = list_places(size)
     with open_light(site, size) as driver:
         if is_visitor:
             driver.act(WebAction("goto", argument=name_site(site, "/logout")))
@@ -108,7 +119,7 @@ def map_site(site: str, size: str, *, is_visitor: bool = False, max_visits: int 
             for key, _ in list_actions(view, random.Random(0)):
                 if (what := (kind.split(" [")[0], key)) not in done or key.startswith("click button"):
                     effects.setdefault(what, Effect(url, key))
-            for path in () if is_visitor else (*list_links(view), *list_forms(driver.raw_html())):
+            for path in () if is_visitor else (*list_links(view), *list_forms(driver.raw_html(), places)):
                 target = name_site(site, path)
                 if target not in seen and not re.match(r"/(logout|sites/)", path):
                     seen.add(target)
@@ -152,12 +163,15 @@ def list_links(view: PageView) -> Iterator[str]:
             yield href
 
 
-def list_forms(html: str) -> Iterator[str]:
+def list_forms(html: str, places: list[str]) -> Iterator[str]:
     """The paths that forms which ask for a page lead to: every value of each field, one by one."""
     for form in LexborHTMLParser(html).css("form"):
         if (form.attributes.get("method") or "get").lower() != "get":
             continue
         fields = dict(list_fields(form))
+        if "to" in fields:
+            (start,) = fields["from"]
+            fields["to"] = (places[(places.index(start) + len(places) // 2) % len(places)], *fields["to"])
         present = {name: values[0] for name, values in fields.items()}
         for name, values in fields.items():
             for value in values:

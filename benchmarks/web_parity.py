@@ -15,7 +15,7 @@ A view is the same if all of it is: address, title, HTML, text, elements, tabs, 
 
     python benchmarks/web_parity.py                      # results/web_oracles.json, results/web_parity.json
     python benchmarks/web_parity.py --small              # a quick look; writes nothing
-    python benchmarks/web_parity.py --part pages --size tiny
+    python benchmarks/web_parity.py --part pages --size full --pages 0 --site map   # all pages of one site
 """
 
 from __future__ import annotations
@@ -285,6 +285,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a quick look; writes nothing")
     parser.add_argument("--part", choices=("oracles", "pages", "effects", "actions"), help="only this part")
     parser.add_argument("--size", choices=("tiny", "full"), help="only this size")
+    parser.add_argument("--site", choices=SITES, help="only this site (all parts but the oracles)")
     parser.add_argument("--contexts", type=int, default=4, help="browser contexts at once")
     parser.add_argument("--pages", type=int, default=400, help="pages of a full site (of a tiny one: all)")
     parser.add_argument(
@@ -293,6 +294,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="steps of the walk over a site")
     args = parser.parse_args()
     small, sizes = args.small, [args.size] if args.size else ["tiny", "full"]
+    sites = [args.site] if args.site else SITES
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     oracles, parity = dict[str, Any](), dict[str, Any]()
     for size in sizes:
@@ -312,18 +314,19 @@ def main() -> None:
         ):
             if args.part in (None, part):
                 began = count_cpu_s()
-                walks = {site: partial(play, site, size, limit) for site in SITES}
+                walks = {site: partial(play, site, size, limit) for site in sites}
                 if part != "actions":
                     more = {
                         f"{site}, visitor": partial(play, site, size, limit, is_visitor=True)
-                        for site in SITES
+                        for site in sites
                     }
                     walks |= more
                 rows = run_all(f"{part} {size}", walks, args.contexts)
                 print(json.dumps({site: {**row, "differences": 0} for site, row in rows.items()}))
+                where = f"{part}_{args.site}" if args.site else part
                 parity.setdefault(size, {})[part] = rows
-                parity[size][f"{part}_cpu_s"] = round(count_cpu_s() - began)
-                parity[size][f"{part}_machine"] = machine
+                parity[size][f"{where}_cpu_s"] = round(count_cpu_s() - began)
+                parity[size][f"{where}_machine"] = machine
     if not small:
         for name, found in (("web_oracles.json", oracles), ("web_parity.json", parity)):
             if found:
@@ -331,12 +334,18 @@ def main() -> None:
 
 
 def keep_result(path: Path, found: dict[str, Any]) -> None:
-    """Write what was measured; sizes and parts that were not stay as they are."""
+    """Write what was measured; sizes, parts and sites that were not stay as they are."""
     kept = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(merge_results(kept, found), indent=2) + "\n")
+
+
+def merge_results(kept: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The found results over the kept ones; what was found of a site replaces all of it."""
+    merged = dict(kept)
     for name, value in found.items():
-        is_part = isinstance(value, dict) and isinstance(kept.get(name), dict)
-        kept[name] = {**kept[name], **value} if is_part else value
-    path.write_text(json.dumps(kept, indent=2) + "\n")
+        is_part = isinstance(value, dict) and isinstance(kept.get(name), dict) and "differences" not in value
+        merged[name] = merge_results(kept[name], value) if is_part else value
+    return merged
 
 
 if __name__ == "__main__":
