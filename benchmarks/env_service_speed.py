@@ -21,6 +21,9 @@ OpenEnv is played where `--openenv-python` names an interpreter that has openenv
     python benchmarks/env_service_speed.py --openenv-python openenv/bin/python
     python benchmarks/env_service_speed.py --seconds 0.2 --rounds 3 --no-write      # a try
 
+With `--before TREE`, a checkout of an earlier commit, only bare frames are played: at both versions in turns,
+each with a client and a server of its own. The result is kept beside the others as `beside_before`.
+
 Server and caller share the machine; the server is a process of its own.
 """
 
@@ -58,18 +61,57 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--openenv-python", metavar="FILE", help="an interpreter that has openenv-core")
     parser.add_argument("--no-write", action="store_true")
+    parser.add_argument("--before", metavar="TREE", help="a checkout of an earlier commit to compare with")
+    parser.add_argument("--play-frames", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--openenv-server", nargs=2, metavar=("PORT", "SHOWN"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.openenv_server:
         serve_openenv(int(args.openenv_server[0]), args.openenv_server[1])
         return
-    rows = measure(args.seconds, args.rounds, args.openenv_python)
-    show(rows)
-    if not args.no_write:
-        machine = {"machine": platform.processor() or platform.machine(), "num_cpus": os.cpu_count()}
+    if args.play_frames:
+        with serve_ours() as url:
+            play_env(f"remote:{url}#frozenlake", "text", 0.3)
+            print(json.dumps(play_env(f"remote:{url}#frozenlake", "text", args.seconds)))
+        return
+    machine = {"machine": platform.processor() or platform.machine(), "num_cpus": os.cpu_count()}
+    machine["python"] = platform.python_version()
+    if args.before:
+        found = {"beside_before": {**machine, **compare_versions(args.before, args.seconds, args.rounds)}}
+        print(json.dumps(found, indent=2))
+    else:
+        rows = measure(args.seconds, args.rounds, args.openenv_python)
+        show(rows)
         how = {"seconds": args.seconds, "rounds": args.rounds, "batch": BATCH}
-        result = {**machine, "python": platform.python_version(), **how, "rows": rows}
-        RESULT.write_text(json.dumps(result, indent=2) + "\n")
+        found = {**machine, **how, "load_at_end": os.getloadavg()[0], "rows": rows}
+    if not args.no_write:
+        kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+        RESULT.write_text(json.dumps({**kept, **found}, indent=2) + "\n")
+
+
+def compare_versions(tree: str, seconds: float, num_rounds: int) -> dict[str, Any]:
+    """Bare frames at an earlier commit and now, in turns; medians."""
+    trees = {"before": Path(tree), "now": HERE.parent.parent}
+    played: dict[str, list[Played]] = {name: [] for name in trees}
+    for number in range(num_rounds):
+        for name in trees if number % 2 else reversed(trees):
+            path = {**os.environ, "PYTHONPATH": str(trees[name] / "src")}
+            command = [sys.executable, str(HERE), "--play-frames", "--seconds", str(seconds)]
+            found = subprocess.run(command, env=path, check=True, capture_output=True, text=True).stdout
+            played[name].append(tuple(json.loads(found)))
+    pairs = zip(played["now"], played["before"], strict=True)
+    ratios = [(now[2] / now[0]) / (then[2] / then[0]) for now, then in pairs]
+    result: dict[str, Any] = {"rounds": num_rounds, "seconds": seconds, "load_at_end": os.getloadavg()[0]}
+    result["cpu_times_before"] = round(statistics.median(ratios), 3)
+    for name, where in trees.items():
+        git = ["git", "-C", str(where), "rev-parse", "--short", "HEAD"]
+        cpu_us = [round(1e6 * cpu_s / turns) for turns, _, cpu_s in played[name]]
+        result[name] = {
+            "commit": subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip(),
+            "cpu_us_per_turn": statistics.median(cpu_us),
+            "turns_per_s": statistics.median(round(turns / seconds) for turns, _, _ in played[name]),
+            "cpu_us_of_rounds": cpu_us,
+        }
+    return result
 
 
 def measure(seconds: float, num_rounds: int, openenv_python: str | None) -> list[dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 A page is what an address shows to a person: logged in, or not. From the first page on, every link is
 followed, and every form that asks for a page (search, filters, order) is sent with every option of each menu
-and with several words, one change at a time. A route is asked for from every place to one that is far down the
-list, by every means. Links that log out or lead to another site are not followed.
+and with several words, one change at a time. A route is asked for from every place to one that is far down
+the list, by every means. Links that log out or lead to another site are not followed.
 For a visitor, who is not logged in, one page of each kind is enough: what is refused, and what is shown.
 Of a visitor's effects, those of buttons are taken, which are refused, and those that nobody else has.
 

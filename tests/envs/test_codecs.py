@@ -116,6 +116,25 @@ def test_turns_come_back_equal(given_turns: list[Turn]) -> None:
     assert list(map(values_of, found)) == list(map(values_of, given_turns))
 
 
+@given(turns)
+def test_a_turn_of_text_alone_comes_back_equal_in_its_short_form(turn: Turn) -> None:
+    header = codecs.pack_plain_turn(turn)
+    shown = turn.observation
+    is_text = isinstance(shown, Observation) and not shown.images and not shown.tools
+    has_parts = any(isinstance(value, (dict, list)) for value in turn.info.values())
+    assert (header is None) == (not is_text or turn.error is not None or has_parts)
+    if header is not None:
+        assert values_of(codecs.unpack_plain_turn(*sent(header)[:1])) == values_of(turn)
+
+
+@pytest.mark.parametrize(
+    "values", [None, 3, [], ["a", 1, False, False, {}, {}], ["a", 0.5, False, False, {}]]
+)
+def test_a_short_turn_of_another_form_is_refused(values: Any) -> None:
+    with pytest.raises(EncodingError):
+        codecs.unpack_plain_turn({"turn": values})
+
+
 @given(array_states, st.integers(2, 5))
 def test_turns_of_envs_with_the_same_arrays_come_back_equal(state: ArrayState, count: int) -> None:
     arrays = [

@@ -69,11 +69,16 @@ def encode(frame: Frame, *, is_checked: bool = False) -> tuple[list[Buffer], int
         if gap:
             payload.append(_ZEROS[:gap])
         size += num_bytes + gap
+    digest = _compute_crc(payload) if payload and is_checked else 0
+    start = _write_start(frame, described, size, _IS_CHECKED * is_checked, digest)
+    return [start, *payload], len(start) + size
+
+
+def _write_start(frame: Frame, described: list[Any], size: int, flags: int, digest: int) -> bytes:
+    """What comes before the arrays."""
     text = _encode_json({"op": frame.op, "header": frame.header, "arrays": described})
     filled = text + _ZEROS[: -(_HEAD_SIZE + len(text)) % ALIGNMENT]
-    digest = _compute_crc(payload) if payload and is_checked else 0
-    head = _HEAD.pack(MAGIC, FORMAT, _IS_CHECKED * is_checked, 0, len(text), size, zlib.crc32(filled), digest)
-    return [head + filled, *payload], len(head) + len(filled) + size
+    return _HEAD.pack(MAGIC, FORMAT, flags, 0, len(text), size, zlib.crc32(filled), digest) + filled
 
 
 def encode_text(frame: Frame) -> bytes:
@@ -98,8 +103,10 @@ def decode_text(text: Buffer, arrays: Sequence[AnyArray]) -> Frame:
 
 def to_bytes(frame: Frame) -> bytes:
     """The frame as bytes with a checked payload, for a network."""
+    if not frame.arrays:
+        return _write_start(frame, [], 0, _IS_CHECKED, 0)
     parts, _ = encode(frame, is_checked=True)
-    return b"".join(parts) if len(parts) > 1 else parts[0]
+    return b"".join(parts)
 
 
 def measure_frame(start: Buffer) -> int | None:
@@ -139,7 +146,7 @@ def decode(data: Buffer) -> Frame:
 
 def _parse_text(text: Buffer) -> tuple[str, dict[str, Any], list[tuple[np.dtype[Any], tuple[int, ...]]]]:
     try:
-        value, end = _DECODER.raw_decode(words := str(text, "utf-8"))
+        value, end = _read_json(words := str(text, "utf-8"), 0)
         if end != len(words):
             raise EncodingError("the frame's header has extra characters at its end")
         op, header, described = value["op"], value["header"], value["arrays"]
@@ -148,7 +155,7 @@ def _parse_text(text: Buffer) -> tuple[str, dict[str, Any], list[tuple[np.dtype[
             specs = [(_parse_dtype(name), _parse_shape(shape)) for name, shape in described]
     except EncodingError:
         raise
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, StopIteration) as error:
         raise EncodingError(f"the frame's header is not valid: {error!r}") from error
     if type(op) is not str or type(header) is not dict or len(value) != 3:
         raise EncodingError("the frame's header must hold an operation, a header and arrays")
@@ -209,7 +216,7 @@ def _to_plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is not a JSON value")
 
 
-_DECODER = json.JSONDecoder()
+_read_json = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # what `raw_decode` calls
 # No check for cycles: a header that contains itself ends in a RecursionError
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_to_plain, check_circular=False)
 

@@ -54,6 +54,9 @@ def clean_texts(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isascii() else replace_half_surrogates(value)
     if isinstance(value, dict):
+        has_texts = not _TEXTLESS.issuperset(map(type, value.values())) or set(map(type, value)) - {str}
+        if not has_texts and "".join(value).isascii():
+            return dict(value)
         cleaned = {}
         for name, entry in value.items():
             key = name if type(name) is str and name.isascii() else clean_texts(name)

@@ -55,6 +55,7 @@ from stepwell.envs.frame_values import (
 from stepwell.envs.turns import Turn
 
 Header = dict[str, Any]
+_PLAIN_TURN = (str, float, bool, bool, dict, dict)
 _KINDS = {
     name: kind
     for name, kind in vars(errors).items()
@@ -100,8 +101,6 @@ def unpack_actions(header: Header, arrays: Arrays) -> list[Any]:
 
 def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
     """Turns. A turn whose `info` is not JSON becomes a turn with an error that explains this."""
-    if len(turns) == 1 and (plain := _pack_plain_turn(turns[0])) is not None:
-        return plain, []
     packer = ArrayPacker()
     shown = [turn.observation for turn in turns]
     states = [turn.state for turn in turns]
@@ -122,8 +121,6 @@ def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
 @refuse_invalid("turns")
 def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
     """The turns of `pack_turns`."""
-    if len(header["rewards"]) == 1 and (turn := _unpack_plain_turn(header)) is not None:
-        return [turn]
     rewards, states = require_type(header["rewards"], list), header["states"]
     count = len(rewards)
     unpacker, seen = ArrayUnpacker(arrays), expand_value(header["seen"], count)
@@ -147,44 +144,24 @@ def unpack_turns(header: Header, arrays: Arrays) -> list[Turn]:
     return turns
 
 
-def _unpack_plain_turn(header: Header) -> Turn | None:
-    """The turn of `_pack_plain_turn`; None if the header is not one of those."""
-    if header["arrays"] is not None or header["errors"] or header["states"] is not None:
-        return None
-    (reward,), (terminated,), (truncated,) = header["rewards"], header["terminated"], header["truncated"]
-    ((text, images, tools),) = header["seen"]
-    infos = {}
-    for name, column in header["infos"].items():
-        if type(column) is not list:
-            return None
-        (infos[name],) = column
-    if images != [] or tools != [] or type(text) is not str or type(reward) is not float:
-        return None
-    if type(terminated) is not bool or type(truncated) is not bool:
-        return None
-    return Turn(Observation(text), reward, terminated, truncated, infos)
-
-
-def _pack_plain_turn(turn: Turn) -> Header | None:
-    """The header of one turn of text alone; None if there is more to it. A remote turn is most often this."""
+def pack_plain_turn(turn: Turn) -> Header | None:
+    """One turn of text alone; None if there is more to it. A remote turn is most often this."""
     shown, info = turn.observation, turn.info
     if turn.error is not None or isinstance(shown, ArrayState) or shown.images or shown.tools:
         return None
-    infos = {}
-    for name, value in info.items():
-        if type(value) not in PLAIN_TYPES:
-            return None
-        infos[name] = [value]
-    return {
-        "rewards": [float(turn.reward)],
-        "terminated": [bool(turn.terminated)],
-        "truncated": [bool(turn.truncated)],
-        "infos": infos,
-        "states": [turn.state] if turn.state else None,
-        "errors": [],
-        "seen": [[shown.text, [], []]],
-        "arrays": None,
-    }
+    if not PLAIN_TYPES.issuperset(map(type, info.values())):
+        return None
+    values = [shown.text, float(turn.reward), bool(turn.terminated), bool(turn.truncated), info, turn.state]
+    return {"turn": values}
+
+
+@refuse_invalid("turn")
+def unpack_plain_turn(header: Header) -> Turn:
+    """The turn of `pack_plain_turn`."""
+    text, reward, terminated, truncated, info, state = values = header["turn"]
+    if tuple(map(type, values)) != _PLAIN_TURN:
+        raise EncodingError(f"{values!r:.200} is not a turn of text")
+    return Turn(Observation(text), reward, terminated, truncated, info, None, state)
 
 
 def _pack_infos(turns: Sequence[Turn]) -> tuple[Any, dict[int, Exception]]:

@@ -163,6 +163,22 @@ def test_a_turn_sent_twice_is_played_once(url: str) -> None:
     assert server.call("close", {"sessions": made}).header == {"count": 2}
 
 
+def test_a_turn_of_text_is_short_for_callers_that_ask_and_as_before_for_others(url: str) -> None:
+    server = Server(url)
+    asked = {"env": "frozenlake", "options": {}, "count": 2}
+    made = server.call("create", asked).header["sessions"]
+    server.call("reset", {"sessions": made, "seeds": [5, 5]})
+    header, _ = wire.pack_actions([("Up",)])
+    short = server.call("step", {**header, "sessions": made[:1], "with_state": True, "plain": True})
+    long = server.call("step", {**header, "sessions": made[1:], "with_state": True})
+    (turn,) = wire.unpack_turns(long.header, long.arrays)
+    assert (short.op, long.op) == ("turn", "turns")
+    assert wire.unpack_plain_turn(short.header) == turn and turn.state
+    late = server.call("step", {**header, "sessions": made[:1], "turns": [7], "plain": True})
+    assert isinstance(wire.unpack_turns(late.header, late.arrays)[0].error, EnvError)
+    server.call("close", {"sessions": made})
+
+
 def test_png_images_are_smaller_and_equal(url: str) -> None:
     server, sizes, shown = Server(url), {}, {}
     (made,) = server.call("create", {"env": "frozenlake", "options": {"observation": "image"}}).header[

@@ -183,7 +183,7 @@ class RemoteSession:
         server = server or self._server
         if server is None:
             raise EnvError(f"{self._hosted} has no session on any server; call reset first")
-        more = {**header, "sessions": [self._id]}
+        more = {**header, "sessions": [self._id], "plain": True}
         if IMAGES != "raw":
             more["images"] = IMAGES
         if self._wants_state:
@@ -192,7 +192,10 @@ class RemoteSession:
 
     def _read_turn(self, frame: wire.Frame) -> Any:
         try:
-            (turn,) = wire.unpack_turns(frame.header, frame.arrays)
+            if frame.op == "turn":
+                turn = wire.unpack_plain_turn(frame.header)
+            else:
+                (turn,) = wire.unpack_turns(frame.header, frame.arrays)
         except (EncodingError, ValueError) as error:
             raise EnvError(f"the server's answer is not a turn of {self._hosted}: {error}") from error
         if turn.error is not None:

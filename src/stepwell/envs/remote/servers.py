@@ -213,8 +213,10 @@ class Server:
 
     def _send(self, body: bytes, *, fresh: bool) -> tuple[int, bytes, bool]:
         """Send a frame on a connection that no other call uses, or on a fresh one."""
-        with self._lock:
-            connection = self._idle.pop() if self._idle and not fresh else None
+        try:
+            connection = None if fresh else self._idle.pop()  # threads: one gets it, the other an IndexError
+        except IndexError:
+            connection = None
         if connection is None:
             connection = self._open_connection()
         try:
@@ -222,8 +224,7 @@ class Server:
         except BaseException:
             connection.close()
             raise
-        with self._lock:
-            self._idle.append(connection)
+        self._idle.append(connection)
         return answered
 
     def _open_connection(self) -> Connection:

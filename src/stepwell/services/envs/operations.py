@@ -14,6 +14,7 @@
     close      sessions                                               closed
 
 `with_state` asks reset and step for the true state. `images: "png"` asks for PNG instead of raw images.
+`plain: true` asks for a reply `turn` instead of `turns` where one session took a turn of text alone.
 `turns` numbers the turns of each session since its reset. The same number again gets the same reply again,
 so a call whose reply was lost can be repeated.
 
@@ -219,7 +220,7 @@ class EnvOperations:
         ids, seeds = self._read_session_ids(frame), self._read_seeds(frame)
         sessions, work = self._plan_reset(owner, ids, tasks, seeds, header.get("with_state") is True)
         turns = None if tasks is None else self.sessions.run_now(sessions, work)  # a seed's task takes longer
-        return self._await_turns(sessions, work) if turns is None else Frame("turns", *wire.pack_turns(turns))
+        return self._await_turns(header, sessions, work) if turns is None else _write_turns(header, turns)
 
     def _handle_step(self, owner: str, frame: Frame) -> Frame | Awaitable[Frame]:
         header = frame.header
@@ -231,10 +232,10 @@ class EnvOperations:
         ids = self._read_session_ids(frame)
         sessions, work = self._plan_step(owner, ids, actions, numbers, header.get("with_state") is True)
         turns = self.sessions.run_now(sessions, work)
-        return self._await_turns(sessions, work) if turns is None else Frame("turns", *wire.pack_turns(turns))
+        return self._await_turns(header, sessions, work) if turns is None else _write_turns(header, turns)
 
-    async def _await_turns(self, sessions: Sequence[EnvSession], work: Work) -> Frame:
-        return Frame("turns", *wire.pack_turns(await self.sessions.run(sessions, work)))
+    async def _await_turns(self, header: dict[str, Any], sessions: Sequence[EnvSession], work: Work) -> Frame:
+        return _write_turns(header, await self.sessions.run(sessions, work))
 
     async def _handle_state(self, owner: str, frame: Frame) -> Frame:
         sessions = self.sessions.find(owner, self._read_session_ids(frame))
@@ -266,7 +267,7 @@ class EnvOperations:
 
     def _read_session_ids(self, frame: Frame) -> list[str]:
         ids = frame.header.get("sessions")
-        if not isinstance(ids, list) or not ids or not all([type(name) is str for name in ids]):
+        if not isinstance(ids, list) or not ids or set(map(type, ids)) != {str}:
             raise ServiceError(
                 ErrorKind.INVALID, "sessions must be a list of at least one id", param="sessions"
             )
@@ -291,6 +292,12 @@ class EnvOperations:
                 ErrorKind.INVALID, f"{len(seeds)} seeds; max_batch is {self.config.max_batch}", param="seeds"
             )
         return list(seeds)
+
+
+def _write_turns(header: dict[str, Any], turns: list[Turn]) -> Frame:
+    if header.get("plain") is True and len(turns) == 1 and (plain := wire.pack_plain_turn(turns[0])):
+        return Frame("turn", plain)
+    return Frame("turns", *wire.pack_turns(turns))
 
 
 def _check_lengths(num_sessions: int, **lists: Sequence[Any] | None) -> None:
