@@ -184,14 +184,14 @@ class WebEnv(Env):
     def act(self, action: str) -> Effect:
         """Do one action in the browser, or exit and be judged."""
         view, driver = self._require_view()
-        if action != self._planned:
-            self._plan, self._has_strayed = None, True
-        self._planned = None
         try:
             parsed = parse_action(action)
         except ActionError as error:
             self._view = replace(view, notice=f"not an action: {error}")
             return Effect()
+        if action != self._planned and not self._follows_plan(parsed):
+            self._plan, self._has_strayed = None, True
+        self._planned = None
         self._done.append(" ".join(print_action(parsed).split("\n")))
         assert self._source is not None
         if parsed.name != "exit":
@@ -221,6 +221,13 @@ class WebEnv(Env):
         if self._planned is None:
             self._planned = self._plan_action()
         return [] if self._planned is None else [self._planned]
+
+    def _follows_plan(self, done: WebAction) -> bool:
+        """Whether this is the script's next action, whatever the comments say."""
+        if self._planned is None:
+            return False
+        planned = parse_action(self._planned)
+        return replace(planned, element_comment="", note="") == replace(done, element_comment="", note="")
 
     def _plan_action(self) -> str | None:
         view, _ = self._require_view()

@@ -298,3 +298,15 @@ def test_the_source_starts_judges_and_forgets() -> None:
     source.close()
     with pytest.raises(InputError, match="start"):
         source.judge(view, driver, "")
+
+
+@pytest.mark.parametrize("template", ["shop.price", "forum.vote"])
+def test_who_follows_the_hints_without_their_comments_solves_the_task(template: str) -> None:
+    with make_env("web", {"size": "tiny", "templates": [template], "max_turns": 30}) as env:
+        env.reset(seed=0)
+        reward, is_over = 0.0, False
+        while not is_over:
+            env.step(["what now?"])  # does nothing, and leads nobody astray
+            (hint,) = env.oracle()
+            _, reward, is_over, _, _ = env.step([hint.splitlines()[-1]])
+        assert reward == 1.0
