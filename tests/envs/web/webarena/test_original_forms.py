@@ -78,7 +78,7 @@ def make_models() -> dict[str, SiteModel]:
             <input type="hidden" name="authenticity_token" value="TOKEN" autocomplete="off">
             <input type="text" name="user[login]"><input type="password" name="user[password]">
             <input name="user[remember_me]" type="hidden" value="0">
-            <input type="checkbox" value="1" name="user[remember_me]"><button type="submit">Sign in</button>""",
+            <input type="checkbox" value="1" name="user[remember_me]"><button>Sign in</button>""",
             "authenticity_token",
             {"user[login]": ["me"], "user[password]": ["right"]},
             "/users/sign_in",
