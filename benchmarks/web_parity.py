@@ -4,7 +4,8 @@ Three parts, each for the tiny and the full size, two drivers side by side on tw
 
 * oracles: the oracle of every template plays in both drivers. Every view after every action is compared, and
   both ends are judged. Chance plays in the light driver, by the environment's own random actions.
-* pages: every page of each site (`web_pages.py`), opened by its address; of the full size, a sample.
+* pages: every page of each site (`web_pages.py`), opened by its address; of the full size, a sample, or all
+  with `--pages 0` (25,698 pages; with `--site` one site at a time).
 * effects: every kind of action on every route where it applies, from a page as it is opened.
 * actions: a walk that does what was done least on this kind of page, with tabs and history behind it.
 
@@ -53,6 +54,7 @@ from web_pages import Effect, list_actions, map_site, name_kind, name_route, nam
 
 RESULTS = Path(__file__).parent / "results"
 MAX_TOLD = 20
+HOW = "benchmarks/web_parity.py, part by part and site by site; left: known pages that were not opened"
 
 
 class DriverPair:
@@ -330,7 +332,7 @@ def main() -> None:
     if not small:
         for name, found in (("web_oracles.json", oracles), ("web_parity.json", parity)):
             if found:
-                keep_result(RESULTS / name, found)
+                keep_result(RESULTS / name, {"how": HOW, **found})
 
 
 def keep_result(path: Path, found: dict[str, Any]) -> None:

@@ -50,6 +50,7 @@ def test_an_outside_model_is_measured_and_everything_kept_in_a_folder(
     page = (folder / "report.html").read_text()
     assert "Stepwell evaluation" in page and "org/outside-1 <span>on</span> frozenlake" in page
     assert "trained policy" not in page and "Learning curve" not in page
+    assert f"--endpoint {server.url} --model org/outside-1 frozenlake" in page and "eval.num_tasks=4" in page
     replays = load_replays(folder / "replays.json")
     assert len(replays) == 4 and replays[0].frames[0].reply == "<answer>Down</answer><b>"
     assert replays[0].frames[0].actions == ["Down"] and replays[0].frames[0].image_png is not None

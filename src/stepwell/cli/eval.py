@@ -160,6 +160,7 @@ def _start_evaluation(
     else:
         args.folder = _choose_output(args) if args.output else make_eval_folder(config, endpoint.model)
     command = ["stepwell", "eval", "--endpoint", endpoint.url, "--model", endpoint.model, *words]
+    command += _list_flags(args)
     return EndpointEvaluation(
         config,
         endpoint,
