@@ -189,7 +189,7 @@ class WebEnv(Env):
         except ActionError as error:
             self._view = replace(view, notice=f"not an action: {error}")
             return Effect()
-        if action != self._planned and not self._follows_plan(parsed):
+        if action != self._planned and not self._is_planned(parsed):
             self._plan, self._has_strayed = None, True
         self._planned = None
         self._done.append(" ".join(print_action(parsed).split("\n")))
@@ -222,7 +222,7 @@ class WebEnv(Env):
             self._planned = self._plan_action()
         return [] if self._planned is None else [self._planned]
 
-    def _follows_plan(self, done: WebAction) -> bool:
+    def _is_planned(self, done: WebAction) -> bool:
         """Whether this is the script's next action, whatever the comments say."""
         if self._planned is None:
             return False
