@@ -37,7 +37,7 @@ from stepwell.policies.numerics import set_numerics
 from stepwell.rollout import Job
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.warm_starts import has_goal, is_warm
-from stepwell.runs.evaluation.evaluate import evaluate
+from stepwell.runs.evaluation.held_out import evaluate
 from stepwell.training import imitate
 from stepwell.training.critics import prepare_critics
 

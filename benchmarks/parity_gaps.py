@@ -28,7 +28,8 @@ from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.core import Scorer, Step
 from stepwell.runs.build.components import Components
-from stepwell.runs.evaluation.evaluate import evaluate, find_checkpoint
+from stepwell.runs.evaluation.evaluate import find_checkpoint
+from stepwell.runs.evaluation.held_out import evaluate
 
 RESULTS = Path(__file__).parent / "results"
 PAIRS = (("engine", "trainer"), ("trainer", "alone"), ("engine", "truth"), ("trainer", "truth"))

@@ -183,7 +183,7 @@ def warm_start(options: dict[str, Any], num_demos: int, out: Path) -> None:
 def evaluate(model: Path, options: dict[str, Any], num_tasks: int) -> dict[str, float]:
     """Greedy success on held-out boards, with its 95 % interval, by our engine."""
     from stepwell.runs.build.components import Components
-    from stepwell.runs.evaluation.evaluate import evaluate as play
+    from stepwell.runs.evaluation.held_out import evaluate as play
 
     components = Components(config_of(options, model))
     result = play(components, components.list_held_out_tasks(num_tasks), temperature=0.0)

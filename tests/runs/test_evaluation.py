@@ -15,11 +15,8 @@ from tests.runs.small import small_components, small_config, timeless
 
 from stepwell.core import EnvError, ModelError, Split, Status, Task, Trajectory
 from stepwell.core.statistics import compute_wilson_interval
-from stepwell.runs.evaluation.evaluate import (
-    evaluate,
-    evaluate_run,
-    find_checkpoint,
-)
+from stepwell.runs.evaluation.evaluate import evaluate_run, find_checkpoint
+from stepwell.runs.evaluation.held_out import evaluate
 from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.run import train
 

@@ -11,7 +11,7 @@ from stepwell.config.loading import load_config
 from stepwell.core import Split
 from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Components
-from stepwell.runs.evaluation.evaluate import evaluate
+from stepwell.runs.evaluation.held_out import evaluate
 from stepwell.runs.loop.task_feeds import build_feed
 from stepwell.runs.loop.training_loop import TrainingLoop
 

@@ -34,8 +34,8 @@ from stepwell.rollout.chat_player import ChatPlayer
 from stepwell.rollout.chat_rollout import ChatRollout
 from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation import folders as eval_folders
-from stepwell.runs.evaluation.evaluate import eval_jobs
 from stepwell.runs.evaluation.folders import Evaluation
+from stepwell.runs.evaluation.held_out import eval_jobs
 from stepwell.runs.evaluation.result import EvalReport, EvalResult
 
 UNTRAINABLE = "untrainable"

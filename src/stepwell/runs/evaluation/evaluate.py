@@ -1,6 +1,6 @@
-"""Evaluation: success on held-out tasks.
+"""Evaluate a stored policy: the best checkpoint of a run, a named one, or any model.
 
-Tasks and seeds are the same every time, so that two evaluations differ by the policy alone.
+`held_out.py` plays the episodes; a run calls it without this module.
 """
 
 from __future__ import annotations
@@ -8,58 +8,21 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from stepwell.config.loading import load_config
 from stepwell.config.outputs import RunPoolConfig
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, EnvError, ModelError, Task
+from stepwell.core import ConfigError, ModelError
 from stepwell.core.names import suggest_name
 from stepwell.policies.numerics import set_numerics
-from stepwell.rollout import Job
-from stepwell.runs.build.components import HELD_OUT_SEED, Components
-from stepwell.runs.build.runner import EpisodeRunner
+from stepwell.runs.build.components import Components
 from stepwell.runs.evaluation import folders as eval_folders
+from stepwell.runs.evaluation.held_out import evaluate
 from stepwell.runs.evaluation.result import EvalReport, EvalResult
 from stepwell.runs.loop.agent_failures import count_failures, describe_failures, find_first_errors
 from stepwell.training.checkpoint import BEST, Checkpoint, find_latest_checkpoint, require_whole
-
-
-def evaluate(
-    components: Components,
-    tasks: Sequence[Task],
-    *,
-    temperature: float,
-    samples_per_task: int = 1,
-    seed: int = 0,
-    runner: EpisodeRunner | None = None,
-) -> EvalResult:
-    """Play held-out tasks with the present weights of `runner` (default: the engine of this process)."""
-    runner = runner or components.runner
-    jobs = eval_jobs(tasks, samples_per_task, seed)
-    runner.forget()
-    params, retries = components.sampling_params(temperature), components.config.train.max_env_retries
-    rolled = runner.run(jobs, params, retries=retries)
-    if rolled.failures:
-        raise EnvError(
-            f"{len(rolled.failures)} of {len(jobs)} evaluation episodes failed with system errors, "
-            f"after every retry; the first: {rolled.failures[0].error}"
-        )
-    return EvalResult(rolled.trajectories, samples_per_task, temperature)
-
-
-def eval_jobs(tasks: Sequence[Task], samples_per_task: int, seed: int) -> list[Job]:
-    """The episodes of an evaluation, task by task: the same for every player."""
-    seeds = np.random.default_rng([HELD_OUT_SEED, seed]).integers(2**62, size=(len(tasks), samples_per_task))
-    return [
-        Job(task, task.id, int(seeds[i, k]), channel="eval")
-        for i, task in enumerate(tasks)
-        for k in range(samples_per_task)
-    ]
 
 
 def evaluate_run(

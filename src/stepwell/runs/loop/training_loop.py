@@ -43,7 +43,7 @@ from stepwell.monitors.timeline import write_timeline
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.phases import find_phase_end
 from stepwell.runs.evaluation.episodes_file import write_episodes
-from stepwell.runs.evaluation.evaluate import evaluate
+from stepwell.runs.evaluation.held_out import evaluate
 from stepwell.runs.evaluation.replays import save_first_replays
 from stepwell.runs.evaluation.result import EvalResult
 from stepwell.runs.interrupts import Terminated, describe_stop, handle_first_stop

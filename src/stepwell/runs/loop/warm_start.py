@@ -21,7 +21,7 @@ from stepwell.monitors import Monitor
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import EpisodeRunner
 from stepwell.runs.build.warm_starts import NO_DEMOS, describe_goal, has_goal, is_warm, load_or_make
-from stepwell.runs.evaluation.evaluate import evaluate
+from stepwell.runs.evaluation.held_out import evaluate
 from stepwell.runs.loop.rollout_metrics import measure_descriptions
 from stepwell.runs.loop.time_left import TIMED, TimeLeft
 from stepwell.runs.sft.chats import read_chats
