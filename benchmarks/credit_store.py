@@ -19,7 +19,8 @@ from typing import Any
 
 from stepwell.config.loading import load_config
 from stepwell.monitors.jsonl import read_entries
-from stepwell.pool.credit_store import CreditStore, list_credit_updates, read_credit, read_update_credit
+from stepwell.pool.credit_reading import list_credit_updates, read_credit, read_update_credit
+from stepwell.pool.credit_store import CreditStore
 from stepwell.runs.machine import describe_machine
 from stepwell.runs.run import train
 from stepwell.training import trainer as trainer_module

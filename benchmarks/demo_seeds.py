@@ -31,8 +31,7 @@ from stepwell.monitors import LogEntry
 from stepwell.monitors.jsonl import read_entries
 from stepwell.monitors.summary import read_summary
 from stepwell.pool import open_pool
-from stepwell.pool.credit_records import list_step_credit
-from stepwell.pool.credit_store import read_update_credit
+from stepwell.pool.credit_reading import list_step_credit, read_update_credit
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.training.credit_measures import compute_explained_variance
 

@@ -18,8 +18,8 @@ from statistics import fmean
 from typing import Any
 
 from stepwell.core.disk import atomic_write
-from stepwell.core.statistics import compare_pairs
 from stepwell.monitors import jsonl
+from stepwell.studies.paired_differences import compare_pairs
 
 WINDOW = 10
 METRICS = (

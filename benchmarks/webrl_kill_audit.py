@@ -15,8 +15,8 @@ from kills import list_differences
 from stepwell.curriculum import PhaseFiles
 from stepwell.monitors.phases import read_phases
 from stepwell.pool import Channel, Filter, open_pool
+from stepwell.pool.credit_reading import list_credit_updates, read_update_credit
 from stepwell.pool.credit_records import encode_record
-from stepwell.pool.credit_store import list_credit_updates, read_update_credit
 from stepwell.pool.file_format import to_document, to_json
 from stepwell.runs.outcome_model.model import TRAINING  # made from the ids of episodes, which are random
 

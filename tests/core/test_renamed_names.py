@@ -36,6 +36,22 @@ def test_an_old_name_gives_the_new_object_with_a_warning(package: str, old: str,
         assert getattr(module, old) is getattr(module, new)
 
 
+@pytest.mark.parametrize(
+    ("package", "name", "old", "new"),
+    [
+        ("stepwell.pool", "read_credit", "credit_store", "credit_reading"),
+        ("stepwell.pool", "list_step_credit", "credit_records", "credit_reading"),
+        ("stepwell.rewards.outcome_model", "fit_calibration", "calibration", "calibration_fit"),
+    ],
+)
+def test_a_name_is_found_where_it_was_with_a_warning(package: str, name: str, old: str, new: str) -> None:
+    before, now = (importlib.import_module(f"{package}.{module}") for module in (old, new))
+    with pytest.warns(DeprecationWarning, match=f"{old}.{name} is now {package}.{new}.{name}"):
+        assert getattr(before, name) is getattr(now, name)
+    with pytest.raises(AttributeError, match="nothing"):
+        before.nothing  # noqa: B018
+
+
 def test_a_name_that_never_was_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         importlib.import_module("stepwell.core").nothing  # noqa: B018

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core.errors import EncodingError
-from stepwell.pool.credit_records import (
-    CLIPPED,
-    TRAINED,
-    CreditRecord,
+from stepwell.pool.credit_reading import (
     decode_record,
-    encode_record,
+    list_credit_updates,
     list_step_credit,
     list_token_credit,
+    read_credit,
+    read_update_credit,
 )
-from stepwell.pool.credit_store import CreditStore, list_credit_updates, read_credit, read_update_credit
+from stepwell.pool.credit_records import CLIPPED, TRAINED, CreditRecord, encode_record
+from stepwell.pool.credit_store import CreditStore
 
 
 def make_record(name: str = "a", lengths: tuple[int, ...] = (2, 3), update: int = 1) -> CreditRecord:

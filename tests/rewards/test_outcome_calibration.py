@@ -10,15 +10,18 @@ from tests.properties import examples
 
 from stepwell.core import Status, Task, Trajectory
 from stepwell.core.errors import InputError
-from stepwell.rewards.outcome_model.calibration import (
-    Calibration,
-    fit_calibration,
+from stepwell.rewards.outcome_model.calibration import Calibration
+from stepwell.rewards.outcome_model.calibration_fit import fit_calibration
+from stepwell.rewards.outcome_model.judges import combine_answers
+from stepwell.rewards.outcome_model.measures import (
+    compute_auc,
+    find_family,
     list_reliability,
+    measure_baselines,
     measure_brier,
     measure_calibration_error,
+    measure_judge,
 )
-from stepwell.rewards.outcome_model.judges import combine_answers
-from stepwell.rewards.outcome_model.measures import compute_auc, find_family, measure_baselines, measure_judge
 
 PAIRS = st.lists(st.tuples(st.floats(-30, 30), st.booleans()), min_size=1, max_size=60)
 SHARES = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60)

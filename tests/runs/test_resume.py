@@ -22,8 +22,8 @@ from stepwell.config import PolicyConfig
 from stepwell.config.loading import dump_config
 from stepwell.monitors.summary import read_summary
 from stepwell.policies import open_policy
+from stepwell.pool.credit_reading import list_credit_updates, read_update_credit
 from stepwell.pool.credit_records import encode_record
-from stepwell.pool.credit_store import list_credit_updates, read_update_credit
 from stepwell.runs.run import train
 from stepwell.training.checkpoint import find_damage, find_latest_checkpoint, list_checkpoints
 

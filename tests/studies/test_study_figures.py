@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.studies.study_files import THREE, planned, study_of, write_run
 
 from stepwell.config.study import plan_runs
-from stepwell.core.statistics import SEED_SPREAD, compute_detectable_difference
 from stepwell.studies.differences import describe_power
 from stepwell.studies.pages import write_pages
+from stepwell.studies.paired_differences import SEED_SPREAD, compute_detectable_difference
 from stepwell.studies.progress import read_progress
 from stepwell.studies.results import Results, RunResult, area, collect_results, mean_curve
 from stepwell.studies.rows import Row

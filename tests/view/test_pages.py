@@ -20,10 +20,10 @@ from tests.view.made_runs import TOKEN, read_page, write_run
 
 from stepwell.cli.main import main
 from stepwell.core.errors import InputError
-from stepwell.core.statistics import PairedDifference
 from stepwell.monitors.plain_text import show_controls
 from stepwell.pool import open_pool
 from stepwell.runs.loop.control_channel import ControlChannel
+from stepwell.studies.paired_differences import PairedDifference
 from stepwell.studies.rows import Figure, Row
 from stepwell.view.app import ViewApp
 from stepwell.view.text_index import TextIndex

@@ -18,8 +18,8 @@ from tests.view.made_runs import make_episode, write_run
 from stepwell.core import ImageSpan, Step, Trajectory
 from stepwell.core.errors import InputError
 from stepwell.monitors.summary import Summary, write_summary
-from stepwell.pool.credit_records import StepCredit
-from stepwell.rendering.token_text import TokenReader, map_byte_letters
+from stepwell.pool.credit_reading import StepCredit
+from stepwell.rendering.token_text import map_byte_letters
 from stepwell.runs.run_lock import hold_run_folder
 from stepwell.view.app import ViewApp
 from stepwell.view.comparison import Track, align_tracks, thin_track
@@ -27,6 +27,7 @@ from stepwell.view.credit_chart import draw_credit_chart
 from stepwell.view.run_files import MetricTail, ViewedRun
 from stepwell.view.run_finder import RunIndex
 from stepwell.view.terminal import draw_sparkline
+from stepwell.view.token_reader import TokenReader
 from stepwell.view.trajectory_content import show_steps
 from stepwell.view.tree_chart import build_batch_tree
 

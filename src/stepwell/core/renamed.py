@@ -1,9 +1,10 @@
 """Old public names, which work for one release with a `DeprecationWarning`.
 
-    renamed_names      names of a package: its `__getattr__`
-    renamed_members    members of a class
-    renamed_arguments  keyword arguments of a function
-    adopt_old_members  members of a class that subclasses override, perhaps under the old name
+    renamed_names        names of a package: its `__getattr__`
+    resolve_moved_names  names that another module of the same folder has now: a module's `__getattr__`
+    renamed_members      members of a class
+    renamed_arguments    keyword arguments of a function
+    adopt_old_members    members of a class that subclasses override, perhaps under the old name
 
 Invariants
 * A type checker does not accept an old name: the aliases are made at run time.
@@ -32,6 +33,19 @@ def renamed_names(package: str, new_names: Mapping[str, str]) -> Callable[[str],
             warn_of_old_name(f"{package}.{name}", f"{package}.{new}")
             return getattr(import_module(package), new)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get
+
+
+def resolve_moved_names(module: str, new_homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module's `__getattr__` that still finds what another module of its folder has now, with a warning."""
+
+    def get(name: str) -> Any:
+        if name in new_homes:
+            home = f"{module.rpartition('.')[0]}.{new_homes[name]}"
+            warn_of_old_name(f"{module}.{name}", f"{home}.{name}")
+            return getattr(import_module(home), name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return get
 

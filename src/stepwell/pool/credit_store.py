@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 from stepwell.core.errors import InputError
-from stepwell.pool.credit_records import CreditRecord, decode_record, encode_record
+from stepwell.core.renamed import resolve_moved_names
+from stepwell.pool.credit_records import CreditRecord, encode_record
 
 FILE_NAME = "credit.db"
 _MB = 1_000_000
@@ -93,35 +93,7 @@ class CreditStore:
             self._db.execute(f"DELETE FROM {table} WHERE {condition}", (update,))
 
 
-def read_credit(folder: Path, trajectory: str) -> list[CreditRecord]:
-    """What the updates of a run made of a trajectory, the oldest first; empty if nothing is stored."""
-    rows = _select(
-        folder, "SELECT number, record FROM credit WHERE trajectory = ? ORDER BY number", trajectory
-    )
-    return [decode_record(trajectory, number, data) for number, data in rows]
-
-
-def list_credit_updates(folder: Path) -> list[int]:
-    """The updates whose credit is stored."""
-    return [number for (number,) in _select(folder, "SELECT number FROM updates ORDER BY number")]
-
-
-def read_update_credit(folder: Path, update: int) -> list[CreditRecord]:
-    """The records of one update, in the order of their trajectories' ids."""
-    rows = _select(folder, "SELECT trajectory, record FROM credit WHERE number = ?", update)
-    return [decode_record(name, update, data) for name, data in rows]
-
-
-def _select(folder: Path, query: str, *values: str | int) -> list[tuple]:  # type: ignore[type-arg]
-    path = folder / FILE_NAME
-    if not path.is_file():
-        return []
-    for how in ("mode=ro", "immutable=1"):  # the second for a folder without write permission
-        try:
-            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=5.0)) as db:
-                return db.execute(query, values).fetchall()
-        except sqlite3.OperationalError as error:
-            failure = error
-    if "no such table" in str(failure):  # a run that has just begun
-        return []
-    raise InputError(f"{path} cannot be read ({failure}); delete it to see the run without credit")
+__getattr__ = resolve_moved_names(
+    __name__,
+    dict.fromkeys(("list_credit_updates", "read_credit", "read_update_credit"), "credit_reading"),
+)

@@ -4,7 +4,7 @@
     results ───────► describe_differences  each variant against the one beside it, over shared seeds and tasks
 
 Held-out tasks are the same for all runs of an environment, so runs of one seed are compared task by task
-(`core/statistics.py`). Where success by task is not known (older results), means by seed are compared.
+(`paired_differences.py`). Where success by task is not known (older results), means by seed are compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from stepwell.config.study import PlannedRun
-from stepwell.core.statistics import SEED_SPREAD, compute_detectable_difference, pool_spread
+from stepwell.studies.paired_differences import SEED_SPREAD, compute_detectable_difference, pool_spread
 from stepwell.studies.results import Results, RunResult
 from stepwell.studies.rows import Row
 

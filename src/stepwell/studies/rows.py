@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from stepwell.config.study import StudyConfig
 from stepwell.config.study_parts import VariantConfig
-from stepwell.core.statistics import PairedDifference, compare_pairs
+from stepwell.studies.paired_differences import PairedDifference, compare_pairs
 
 if TYPE_CHECKING:
     from stepwell.studies.results import RunResult

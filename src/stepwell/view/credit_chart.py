@@ -14,7 +14,7 @@ from stepwell.monitors.svg import (
     make_svg,
     make_text,
 )
-from stepwell.pool.credit_records import StepCredit
+from stepwell.pool.credit_reading import StepCredit
 
 _LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 44, 8, 26, 24, 210
 _VALUE, _BETTER, _WORSE = 0, 2, 4  # colours

@@ -14,7 +14,7 @@ from stepwell.monitors.replays import FILE_NAME as REPLAYS
 from stepwell.monitors.replays import load_replays
 from stepwell.monitors.timeline import draw_timeline, read_timeline
 from stepwell.pool import Filter, Pool
-from stepwell.pool.credit_store import list_credit_updates, read_update_credit
+from stepwell.pool.credit_reading import list_credit_updates, read_update_credit
 from stepwell.view.comparison import AXES, choose_colors, describe_record, draw_comparison, group_runs
 from stepwell.view.credit_chart import draw_credit_chart
 from stepwell.view.robot_films import can_simulate

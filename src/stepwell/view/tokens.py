@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.arrays import FloatArray, IntArray
-from stepwell.rendering.token_text import TokenReader, open_token_reader
+from stepwell.view.token_reader import TokenReader, open_token_reader
 
 MAX_PROMPT_CHARS = 20_000
 

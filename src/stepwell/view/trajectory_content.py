@@ -31,10 +31,10 @@ from stepwell.core import (
 from stepwell.core.arrays import AnyArray, IntArray, count_common_prefix
 from stepwell.core.errors import StepwellError
 from stepwell.pool import Filter, Pool, StoredTrajectory, TrajectorySummary
-from stepwell.pool.credit_records import CreditRecord, StepCredit, list_step_credit
-from stepwell.pool.credit_store import read_credit
-from stepwell.rendering.token_text import TokenReader
+from stepwell.pool.credit_reading import StepCredit, list_step_credit, read_credit
+from stepwell.pool.credit_records import CreditRecord
 from stepwell.view.run_files import ViewedRun
+from stepwell.view.token_reader import TokenReader
 from stepwell.view.tokens import ShownToken, find_reader, read_prompt, read_texts, show_tokens
 
 MAX_SIBLINGS = 16

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from stepwell.core import Task, Trajectory
 from stepwell.core.errors import InputError
 from stepwell.core.outcome import SUCCESS_THRESHOLD
-from stepwell.rewards.outcome_model.calibration import measure_brier, measure_calibration_error
+from stepwell.rewards.outcome_model.calibration import Floats
 
 _FAMILY_KEYS = ("family", "site", "kind", "type", "template")
 
@@ -39,6 +39,17 @@ class JudgeScore:
     auc: float | None
     calibration_error: float
     brier: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityBin:
+    """Predictions between two probabilities: their number, mean, and the share that was a success."""
+
+    low: float
+    high: float
+    count: int
+    predicted: float
+    observed: float
 
 
 def measure_judge(probabilities: npt.ArrayLike, labels: Sequence[bool]) -> JudgeScore:
@@ -74,6 +85,55 @@ def compute_auc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float | None:
     ranks = (ends - (counts - 1) / 2.0)[places]  # mean rank, from 1, of equal scores
     num_yes, num_no = int(y.sum()), int((~y).sum())
     return float((ranks[y].sum() - num_yes * (num_yes + 1) / 2.0) / (num_yes * num_no))
+
+
+def list_reliability(
+    probabilities: npt.ArrayLike, labels: Sequence[bool], num_bins: int = 10
+) -> list[ReliabilityBin]:
+    """Predictions in equal ranges of probability; empty ranges are left out."""
+    p, y = check_pairs(probabilities, labels)
+    places = np.minimum((p * num_bins).astype(int), num_bins - 1)
+    found = []
+    for place in range(num_bins):
+        inside = places == place
+        if inside.any():
+            found.append(
+                ReliabilityBin(
+                    place / num_bins,
+                    (place + 1) / num_bins,
+                    int(inside.sum()),
+                    float(p[inside].mean()),
+                    float(y[inside].mean()),
+                )
+            )
+    return found
+
+
+def measure_calibration_error(
+    probabilities: npt.ArrayLike, labels: Sequence[bool], num_bins: int = 10
+) -> float:
+    """The expected calibration error: mean distance of predicted and observed shares, by bin sizes."""
+    bins = list_reliability(probabilities, labels, num_bins)
+    total = sum(each.count for each in bins)
+    return sum(each.count * abs(each.predicted - each.observed) for each in bins) / total
+
+
+def measure_brier(probabilities: npt.ArrayLike, labels: Sequence[bool]) -> float:
+    """The mean squared difference of probability and truth."""
+    p, y = check_pairs(probabilities, labels)
+    return float(np.mean((p - y) ** 2))
+
+
+def check_pairs(values: npt.ArrayLike, labels: Sequence[bool]) -> tuple[Floats, Floats]:
+    """Finite values with their labels, one at least, as two arrays of the same length."""
+    x, y = np.asarray(values, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    if x.ndim != 1 or x.shape != y.shape or x.size == 0:
+        raise InputError(
+            f"calibration needs as many values as labels, and one at least; got {x.shape}, {y.shape}"
+        )
+    if not np.isfinite(x).all():
+        raise InputError("calibration: a value is not finite")
+    return x, y
 
 
 def measure_baselines(trajectories: Sequence[Trajectory], labels: Sequence[bool]) -> dict[str, JudgeScore]:

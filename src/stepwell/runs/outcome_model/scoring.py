@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 from stepwell.core import Outcome, OutcomeSource, Trajectory
 from stepwell.core.errors import InfraError
 from stepwell.pool import Pool
-from stepwell.rewards.outcome_model.calibration import list_reliability
 from stepwell.rewards.outcome_model.judges import OutcomeJudge
 from stepwell.rewards.outcome_model.measures import (
     JudgeScore,
     group_by_family,
+    list_reliability,
     measure_baselines,
     measure_judge,
 )

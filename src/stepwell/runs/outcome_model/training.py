@@ -25,7 +25,7 @@ import torch
 from stepwell.core import ConfigError
 from stepwell.core.disk import rename_durably
 from stepwell.policies.numerics import set_numerics
-from stepwell.rewards.outcome_model.calibration import fit_calibration
+from stepwell.rewards.outcome_model.calibration_fit import fit_calibration
 from stepwell.rewards.outcome_model.measures import measure_judge
 from stepwell.rewards.outcome_model.question import TEMPLATE_VERSION, TextLimits
 from stepwell.runs.outcome_model.model import FILE_NAME, TRAINING, OutcomeModel, name_folder
