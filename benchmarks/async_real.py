@@ -40,7 +40,7 @@ from stepwell.monitors.jsonl import read_entries
 from stepwell.rollout import Job, Rollout
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.worker_builder import WorkerBuilder
-from stepwell.runs.build.worker_groups import check_workers
+from stepwell.runs.build.worker_plan import check_workers
 from stepwell.runs.machine import describe_machine
 from stepwell.runs.run import train
 from stepwell.workers.contracts import WorkerHealth

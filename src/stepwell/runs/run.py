@@ -41,7 +41,8 @@ from stepwell.monitors.trackio import TrackioMonitor
 from stepwell.monitors.wandb import WandbMonitor
 from stepwell.policies.numerics import set_numerics
 from stepwell.runs.build.components import Components
-from stepwell.runs.build.worker_groups import WorkerGroups, place_policy
+from stepwell.runs.build.worker_groups import WorkerGroups
+from stepwell.runs.build.worker_plan import place_policy
 from stepwell.runs.diagnosis import diagnose
 from stepwell.runs.evaluation.replays import save_run_replays
 from stepwell.runs.interrupts import Terminated

@@ -25,7 +25,7 @@ from stepwell.envs.web.browser import BrowserHost, choose_max_contexts, find_bro
 from stepwell.envs.web.chromium import ChromiumDriver
 from stepwell.envs.web.page import PageView
 from stepwell.runs.build.resources import RunResources
-from stepwell.runs.build.worker_builder import check_places
+from stepwell.runs.build.worker_plan import check_places
 
 START = {"headers": {}, "allowed_hosts": ["a.test"]}
 

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepwell.config.run import RunConfig
-from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError
 from stepwell.core.child_process import limit_threads
-from stepwell.envs.registry import count_places
 from stepwell.policies.numerics import set_numerics
 from stepwell.runs.build.components import Components
 from stepwell.workers.contracts import Generator, Launcher, Simulator
@@ -29,22 +27,6 @@ from stepwell.workers.placement import DevicePlacement
 if TYPE_CHECKING:
     from stepwell.runs.build.ray_ranks import RayRankLauncher
     from stepwell.workers.ray_cluster import BundlePlan, RayCluster, WorkerBundle
-
-
-def check_backend(workers: WorkersConfig) -> None:
-    """Refuse a backend that is not installed, and threads in other places."""
-    devices = (*workers.simulators.devices, *workers.generators.devices)
-    elsewhere = [device for device in devices if "/" in device]
-    if not workers.processes and (workers.backend == "ray" or elsewhere):
-        what = "workers.backend=ray" if workers.backend == "ray" else elsewhere[0]
-        raise ConfigError(
-            f"workers.processes=false keeps all workers in this process, but {what} places them elsewhere; "
-            "leave one of them out"
-        )
-    if workers.backend == "ray":
-        from stepwell.workers.ray_cluster import import_ray
-
-        import_ray()
 
 
 def build_engine(settings: Mapping[str, Any]) -> Any:
@@ -73,36 +55,6 @@ def make_generator_config(config: RunConfig, device: str) -> RunConfig:
         "eval": config.eval.model_copy(update={"num_tasks": 1, "samples_per_task": 1}),
     }
     return config.model_copy(update=changes)
-
-
-def check_servers(config: RunConfig) -> None:
-    """Refuse generators without a server of their own, and hosts that would have to reach the servers."""
-    engine, generators = config.engine, config.workers.generators
-    if engine.backend == "embedded":
-        return
-    if generators.num_workers > len(engine.urls):
-        raise ConfigError(
-            f"workers.generators.num_workers ({generators.num_workers}) exceeds the servers in engine.urls "
-            f"({len(engine.urls)}); one generator can ask all of them"
-        )
-    if elsewhere := [device for device in generators.devices if "/" in device]:
-        raise ConfigError(
-            f"workers.generators.devices: {elsewhere[0]} runs engines of its own; with engine.backend="
-            f"{engine.backend} generators are on this machine and ask the servers of engine.urls"
-        )
-
-
-def check_places(config: RunConfig) -> None:
-    """Refuse simulators with more episodes under way than a process of this machine can have."""
-    sims, env = config.workers.simulators, config.env
-    if config.own_agent.function is not None:
-        return
-    places, asked = count_places(env.name, env.options), sims.env_batches * sims.batch_size
-    if places is not None and asked > places:
-        raise ConfigError(
-            f"workers.simulators: env_batches x batch_size are {asked} episodes under way in one process, "
-            f"but {env.name} can have {places} with these options; lower them, or set more num_workers"
-        )
 
 
 def share_servers(config: RunConfig, i: int, count: int) -> RunConfig:

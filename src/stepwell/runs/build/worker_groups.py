@@ -18,19 +18,17 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, SamplingParams, WeightsError, WorkerError
+from stepwell.core import SamplingParams, WeightsError, WorkerError
 from stepwell.core.process_memory import read_resident_mb
 from stepwell.envs.registry import find_env_type
 from stepwell.policies.rotary import read_frequencies
@@ -38,20 +36,14 @@ from stepwell.rollout.jobs import Job, RolloutResult
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.runner import WeightSource
 from stepwell.runs.build.weight_publisher import WeightPublisher
-from stepwell.runs.build.worker_builder import WorkerBuilder, check_backend, check_places, check_servers
+from stepwell.runs.build.worker_builder import WorkerBuilder
+from stepwell.runs.build.worker_plan import check_old_samples, check_workers
 from stepwell.workers.busy_times import BusySnapshot, BusyTimes
 from stepwell.workers.contracts import Generator, Simulator
 from stepwell.workers.driver import Driver
-from stepwell.workers.placement import (
-    DevicePlacement,
-    are_ranks_actors,
-    list_devices,
-    list_trainer_devices,
-    resolve_placement,
-)
+from stepwell.workers.placement import DevicePlacement
 from stepwell.workers.request_queue import RequestQueue
 from stepwell.workers.shards import find_shard_rule, load_user_function
-from stepwell.workers.staleness import check_staleness
 from stepwell.workers.stream import GroupStream
 from stepwell.workers.tuning import QueueSettings, Tuner, tune_queue
 
@@ -60,80 +52,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TRAINER = "trainer"
-
-
-def check_workers(config: RunConfig) -> DevicePlacement:
-    """Refuse what an asynchronous run cannot do; returns the devices of its workers."""
-    check_staleness(config.workers)
-    if config.offline.pool is not None:
-        raise ConfigError("workers.mode: an offline run plays nothing; set it to 'off'")
-    check_backend(config.workers)
-    check_servers(config)
-    find_shard_rule(config.workers.generators.shard)
-    check_places(config)
-    placement = resolve_placement(config.workers, config.policy.device, list_devices())
-    return placement if config.own_agent.function is None else replace(placement, simulators=())
-
-
-def check_old_samples(config: RunConfig, recipe: Recipe) -> None:
-    """Refuse a loss that is wrong for samples of older weights, where the run learns from such samples."""
-    workers = config.workers
-    has_old_samples = workers.mode in ("train_async", "stream") or workers.sync_interval > 1
-    if has_old_samples and recipe.loss_traits.old_samples == "refused":
-        raise ConfigError(
-            f"workers.mode={workers.mode}: {recipe.loss.name} does not say what it does with samples of "
-            'older weights; declare @loss(old_samples="corrected") if it weighs them by their ratio, '
-            '"allowed" if it is right for samples of any policy, or set workers.mode to off, sync or '
-            "rollout_async"
-        )
-
-
-def describe_workers(config: RunConfig, recipe: Recipe) -> Iterator[str]:
-    """Lines for the plan of a run: where its workers are, and how far they overlap."""
-    placement, workers, train = check_workers(config), config.workers, config.train
-    check_old_samples(config, recipe)
-    yield (
-        f"{workers.mode}: {_describe_places(config)}; inference at {workers.generators.max_batch} "
-        f"samples or after {workers.generators.max_wait_ms:g} ms"
-    )
-    where = f" (Ray cluster {workers.ray.address})" if workers.backend == "ray" else ""
-    yield f"{placement.kind}: {'; '.join(placement.describe_devices())}{where}"
-    size = workers.global_batch or train.tasks_per_update * train.group_size
-    unit = train.group_size if recipe.needs_groups else 1
-    yield (
-        f"an update learns from {math.ceil(size / unit) * unit} trajectories, at most "
-        f"{workers.max_staleness} versions behind (older: {workers.stale_data}); generators get weights "
-        f"{'every update' if workers.sync_interval == 1 else f'every {workers.sync_interval} updates'}"
-    )
-
-
-def _describe_places(config: RunConfig) -> str:
-    """Where episodes are played: in simulators, or in the processes of a user's own agent."""
-    sims, own = config.workers.simulators, config.own_agent
-    if own.function is not None:
-        most = own.num_processes * own.concurrency
-        return f"up to {most} episodes = {own.num_processes} agent processes x {own.concurrency}"
-    num_envs = sims.num_workers * sims.env_batches * sims.batch_size
-    shape = f"{sims.num_workers} simulators x {sims.env_batches} batches x {sims.batch_size}"
-    return f"{num_envs} environments = {shape}"
-
-
-def place_policy(config: RunConfig) -> RunConfig:
-    """Settings with the policy on the device of the trainer's first rank, and every rank named."""
-    workers, own = config.workers, config.policy.device
-    if workers.mode == "off":
-        devices = list_trainer_devices(workers, own, list_devices())
-    else:
-        devices = check_workers(config).trainers
-    if not workers.trainers.devices and len(devices) == 1:
-        return config
-    changes = {
-        "trainers": workers.trainers.model_copy(update={"devices": devices}),
-        "generators": workers.generators.model_copy(update={"devices": workers.generators.devices or (own,)}),
-    }
-    first = "cpu" if are_ranks_actors(workers, devices) else devices[0]
-    policy = config.policy.model_copy(update={"device": first})
-    return config.model_copy(update={"policy": policy, "workers": workers.model_copy(update=changes)})
 
 
 @dataclass(eq=False)

@@ -33,11 +33,11 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
     try:
         lines = list(_choose_plan(components, opens_env).lines())
         if config.workers.mode == "off" and config.workers.trainers.devices:
-            from stepwell.runs.build.worker_groups import place_policy  # imports torch
+            from stepwell.runs.build.worker_plan import place_policy  # imports torch
 
             place_policy(config)  # refuses devices that this machine does not have
         if config.workers.mode != "off":
-            from stepwell.runs.build.worker_groups import describe_workers  # imports torch
+            from stepwell.runs.build.worker_plan import describe_workers  # imports torch
 
             workers = enumerate(describe_workers(config, components.recipe))
             lines += [format_line("" if i else "workers", text) for i, text in workers]
