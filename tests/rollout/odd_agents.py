@@ -72,13 +72,27 @@ async def does(task, base_url):  # one episode per way of going wrong
     if how == "fine":
         await asyncio.sleep(task.content.get("sleep", 0.2))
         return 1.0
-    if how == "raise":
-        raise KeyError("no such tool")
+    if how == "library":
+        json.loads("{")
     if how == "eat":
         task.content["eaten"] = bytes(1) * (600 << 20)
         time.sleep(30)
-    if how == "library":
-        json.loads("{")
+    if how in ("fork", "fork_forever"):
+        return await _fork(how)
+    raise_error(how)
+    end_process(how)
+    await end_from_elsewhere(how)
+    await write_what_nobody_expects(how)
+    await run_for_ever(how)
+    await call_gateway(how, base_url)
+    if how != "print":
+        raise AssertionError(how)
+    return 1.0
+
+
+def raise_error(how):
+    if how == "raise":
+        raise KeyError("no such tool")
     if how == "group":
         raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
     if how == "unreadable":
@@ -90,10 +104,11 @@ async def does(task, base_url):  # one episode per way of going wrong
         raise Unreadable
     if how == "exit":
         sys.exit(3)
-    if how == "exit_in_task":
-        await asyncio.create_task(_exits())
     if how == "interrupt":
         raise KeyboardInterrupt
+
+
+def end_process(how):
     if how == "hard_exit":
         os._exit(5)
     if how == "abort":
@@ -104,6 +119,17 @@ async def does(task, base_url):  # one episode per way of going wrong
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "close_everything":
         os.closerange(3, 1024)
+
+
+async def end_from_elsewhere(how):
+    if how == "exit_in_task":
+        await asyncio.create_task(_exits())
+    if how == "abort_in_thread":
+        threading.Thread(target=os.abort).start()
+        await asyncio.sleep(5)
+
+
+async def write_what_nobody_expects(how):
     if how == "write_everywhere":
         for descriptor in range(3, 1024):
             try:
@@ -111,6 +137,13 @@ async def does(task, base_url):  # one episode per way of going wrong
             except OSError:
                 continue
         await asyncio.sleep(5)
+    if how == "print":
+        print('\x00{"over": 1}\n' * 1000)
+        sys.stderr.write("more\n")
+        os.write(1, b"and \xff more\n")
+
+
+async def run_for_ever(how):
     if how == "spin":
         while True:
             pass
@@ -124,30 +157,25 @@ async def does(task, base_url):  # one episode per way of going wrong
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
                 continue
-    if how == "abort_in_thread":
-        threading.Thread(target=os.abort).start()
-        await asyncio.sleep(5)
-    if how == "fork":
-        forked = os.fork()
-        await asyncio.sleep(0.05)
-        return {"reward": 1.0, "is_copy": forked == 0}
-    if how == "fork_forever":
-        forked = os.fork()
-        if forked == 0:
-            time.sleep(600)
-        return {"reward": 1.0, "forked": forked}
-    if how == "print":
-        print('\x00{"over": 1}\n' * 1000)
-        sys.stderr.write("more\n")
-        os.write(1, b"and \xff more\n")
-        return 1.0
+
+
+async def call_gateway(how, base_url):
     if how == "connect":
         async with httpx.AsyncClient() as client:
             await client.post(f"{base_url}/chat/completions")
     if how == "connect_elsewhere":
         async with httpx.AsyncClient() as client:
             await client.get("http://127.0.0.1:8/tool")
-    raise AssertionError(how)
+
+
+async def _fork(how):
+    forked = os.fork()
+    if how == "fork":
+        await asyncio.sleep(0.05)
+        return {"reward": 1.0, "is_copy": forked == 0}
+    if forked == 0:
+        time.sleep(600)
+    return {"reward": 1.0, "forked": forked}
 
 
 async def _exits() -> None:

@@ -169,13 +169,7 @@ class _Writer:
         judged = None if outcome is None else [outcome.success_probability, outcome.source, outcome.judge]
         return {
             "id": trajectory.id,
-            "task": {
-                "env": task.env,
-                "content": _check_json(task.content, "task.content"),
-                "instruction": task.instruction,
-                "seed": task.seed,
-                "tags": list(task.tags),
-            },
+            "task": {**task.to_json(), "content": _check_json(task.content, "task.content")},
             "steps": [self.write_step(step) for step in trajectory.steps],
             "status": trajectory.status.value,
             "group": trajectory.group,
@@ -271,9 +265,8 @@ class _Reader:
         )
 
     def read_trajectory(self, value: dict[str, Any]) -> Trajectory:
-        task = value["task"]
         return Trajectory(
-            task=Task(task["env"], task["content"], task["instruction"], task["seed"], tuple(task["tags"])),
+            task=Task.from_json(value["task"]),
             steps=[self.read_step(step) for step in value["steps"]],
             status=Status(value["status"]),
             group=value["group"],

@@ -6,8 +6,10 @@ same board are therefore the same task and can never be on both sides of a split
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from stepwell.core.errors import InputError
 from stepwell.core.ids import hash_content
@@ -52,6 +54,21 @@ class Task:
         if not self.env:
             raise InputError("task.env is empty; name the environment the task belongs to")
         object.__setattr__(self, "id", hash_content([self.env, self.content, self.instruction]))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Task:
+        """What `to_json` gave; other keys are not read."""
+        return cls(value["env"], value["content"], value["instruction"], value["seed"], tuple(value["tags"]))
+
+    def to_json(self) -> dict[str, JSON]:
+        """Everything but the id, which follows from it."""
+        return {
+            "env": self.env,
+            "content": self.content,
+            "instruction": self.instruction,
+            "seed": self.seed,
+            "tags": list(self.tags),
+        }
 
     @property
     def has_checker(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -56,14 +56,7 @@ def to_document(stored: StoredTrajectory) -> dict[str, Any]:
         "group": trajectory.group,
         "group_size": entry.group_size,
         "is_served": entry.is_served,
-        "task": {
-            "id": task.id,
-            "env": task.env,
-            "content": task.content,
-            "instruction": task.instruction,
-            "seed": task.seed,
-            "tags": list(task.tags),
-        },
+        "task": {"id": task.id, **task.to_json()},
         "status": trajectory.status.value,
         "error": trajectory.error,
         "reward": entry.reward,
@@ -80,28 +73,11 @@ def to_document(stored: StoredTrajectory) -> dict[str, Any]:
         "steps": [
             _encode_step(number, step) for number, step in zip(stored.numbers, trajectory.steps, strict=True)
         ],
-        "rewards": [
-            {
-                "step": given.step,
-                "part": given.part,
-                "value": given.value,
-                "source": given.source,
-                "created_s": given.created_s,
-            }
-            for given in stored.reward_history
+        "rewards": [asdict(given) for given in stored.reward_history],
+        "outcomes": [
+            {**asdict(each.outcome), "created_s": each.created_s} for each in stored.outcome_history
         ],
-        "outcomes": [_encode_outcome(entry) for entry in stored.outcome_history],
         "reports": [{"body": report.body, "created_s": report.created_s} for report in stored.reports],
-    }
-
-
-def _encode_outcome(entry: OutcomeEntry) -> dict[str, Any]:
-    judged = entry.outcome
-    return {
-        "success_probability": judged.success_probability,
-        "source": str(judged.source),
-        "judge": judged.judge,
-        "created_s": entry.created_s,
     }
 
 
@@ -118,7 +94,7 @@ def _encode_step(number: int, step: Step) -> dict[str, Any]:
     return {
         **common,
         "prompt_ids": step.state.prompt_ids,
-        "images": [_encode_image(span) for span in step.state.images],
+        "images": [asdict(span) for span in step.state.images],
         "action_ids": step.action.action_ids,
         "text": step.action.text,
         "behavior_logprobs": step.behavior_logprobs,
@@ -131,16 +107,12 @@ def _encode_step(number: int, step: Step) -> dict[str, Any]:
     }
 
 
-def _encode_image(span: ImageSpan) -> dict[str, Any]:
-    return {"image": span.image, "start": span.start, "length": span.length}
-
-
 def _encode_state(state: State | None) -> dict[str, Any] | None:
     if state is None:
         return None
     if not isinstance(state, TokenState):
         return {"record": encode_state(state)}
-    return {"prompt_ids": state.prompt_ids, "images": [_encode_image(span) for span in state.images]}
+    return {"prompt_ids": state.prompt_ids, "images": [asdict(span) for span in state.images]}
 
 
 def from_document(
@@ -166,7 +138,7 @@ def _decode_trajectory(
     task = document["task"]
     beginning = NewTrajectory(
         id=document["id"],
-        task=Task(task["env"], task["content"], task["instruction"], task["seed"], tuple(task["tags"])),
+        task=Task.from_json(task),
         group=document["group"],
         group_size=document["group_size"],
         channel=channel or document["channel"],
@@ -243,7 +215,7 @@ def _decode_state(document: Mapping[str, Any] | None) -> State | None:
         return None
     if document.get("record") is not None:
         return decode_state(_decode_bytes(document["record"]))
-    images = tuple(ImageSpan(span["image"], span["start"], span["length"]) for span in document["images"])
+    images = tuple(ImageSpan(**span) for span in document["images"])
     return TokenState(np.asarray(document["prompt_ids"], np.int32), images)
 
 

@@ -1,21 +1,20 @@
 """A chat model that answers questions, for example with YES or NO.
 
-    messages by key ─► rate limit ─► calls, retried ─► `read` ─► answer ─► cache
-                                          │ retries spent
-                                          └─► `on_failure`: raise, or go on without an answer
+    questions ─► cache ─► rate limit ─► calls, retried ─► `read` ─► answers ─► cache
+                                             │ retries spent
+                                             └─► `on_failure`: raise, or go on without an answer
 
 The judge of states and the judge of outcomes both ask through it. The questions of a batch run at once, with
 `max_concurrent` calls in flight. `read` finds the answer in a reply; for `read_yes_no` it is
 `<answer>YES</answer>` or `<answer>NO</answer>`. A reply without an answer counts as a failed call. A missing
-answer is None, never a NO. After `MAX_IN_A_ROW` failures in a row, the
-rest of the batch is not asked. A refusal (a wrong key, model or address) is a mistake in the settings and is
-raised.
+answer is None, never a NO. After `MAX_IN_A_ROW` failures in a row, the rest of the batch is not asked. A
+refusal (a wrong key, model or address) is a mistake in the settings and is raised.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Generic
 
@@ -29,7 +28,7 @@ from stepwell.rewards.chat_client import (
     NoAnswerError,
     gather_calls,
 )
-from stepwell.rewards.judge.cache import Answer, AnswerCache
+from stepwell.rewards.judge.cache import Answer, AnswerCache, make_question_key
 
 MAX_IN_A_ROW = 8
 _ANSWER = re.compile(r"<answer>\s*(yes|no)\s*\.?\s*</answer>", re.IGNORECASE)
@@ -58,6 +57,15 @@ class JudgeCounts(CallCounts):
         }
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedQuestion(Generic[Answer]):
+    """A question by its key, and its answer; None if the model gave none. `is_fresh`: it was asked now."""
+
+    key: str
+    answer: Answer | None
+    is_fresh: bool
+
+
 class ChatJudge(Generic[Answer]):
     """Asks one model. In errors, `settings` names the part of the configuration, `problem` what a reply is
     in which `read` finds no answer."""
@@ -76,16 +84,24 @@ class ChatJudge(Generic[Answer]):
 
     async def ask_all(
         self,
-        questions: Mapping[str, list[dict[str, str]]],
+        questions: Sequence[list[dict[str, str]]],
         on_failure: Callable[[NoAnswerError], None] = lambda failure: None,
-    ) -> dict[str, Answer | None]:
-        """The answer to each question, by its key. `on_failure` may raise, which stops the batch."""
+    ) -> list[JudgedQuestion[Answer]]:
+        """The answers, in order. What the cache knows is not asked; the same question is asked once.
+
+        `on_failure` may raise, which stops the batch.
+        """
+        keys = [make_question_key(self.config.model, messages) for messages in questions]
+        known = {key: self.cache.get(key) for key in keys}
+        unknown = {key: each for key, each in zip(keys, questions, strict=True) if known[key] is None}
+        self.counts.num_cached += sum(known[key] is not None for key in keys)
         self._in_a_row = 0
         async with ChatClient(self.config, self.counts) as client:
             answers = await gather_calls(
-                self._ask_once(client, key, messages, on_failure) for key, messages in questions.items()
+                self._ask_once(client, key, messages, on_failure) for key, messages in unknown.items()
             )
-        return dict(zip(questions, answers, strict=True))
+        known |= zip(unknown, answers, strict=True)
+        return [JudgedQuestion(key, known[key], key in unknown) for key in keys]
 
     async def _ask_once(
         self,

@@ -35,9 +35,8 @@ class AgentJob:
 
     def to_json(self) -> dict[str, Any]:
         """The job as JSON values."""
-        task = {name: getattr(self.task, name) for name in ("env", "content", "instruction", "seed")}
         return {
-            "task": task | {"tags": list(self.task.tags)},
+            "task": self.task.to_json(),
             "base_url": self.base_url,
             "api_key": self.api_key,
             "model": self.model,

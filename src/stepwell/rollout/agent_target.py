@@ -60,10 +60,9 @@ class AgentTarget:
 
 def build_arguments(job: Mapping[str, Any]) -> dict[str, Any]:
     """All arguments that an agent may have, from a job in JSON."""
-    task = dict(job["task"])
     root = job["base_url"]
     return {
-        "task": Task(**(task | {"tags": tuple(task["tags"])})),
+        "task": Task.from_json(job["task"]),
         "base_url": f"{root}/v1",
         "anthropic_base_url": root,
         "api_key": job["api_key"],

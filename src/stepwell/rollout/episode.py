@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepwell.agents import PastTurn
-from stepwell.core import JSON, ArrayState, Observation, SamplingParams, Status, Step
+from stepwell.core import JSON, ArrayState, EnvError, Observation, SamplingParams, Status, Step
+from stepwell.envs.turns import Turn
 from stepwell.rollout.jobs import Job
 
 if TYPE_CHECKING:
@@ -46,6 +48,14 @@ class Episode:
     def mark_failed(self, error: Exception) -> None:
         """End it because the system failed."""
         self.status, self.error = Status.INFRA_ERROR, str(error) or type(error).__name__
+
+    def end_if_failed(self, turn: Turn, env_name: str) -> bool:
+        """End it if the system failed in this turn, or its reward is not finite; returns whether it ended."""
+        if turn.error is None and not math.isfinite(turn.reward):
+            turn.error = EnvError(f"{env_name} gave the reward {turn.reward}; rewards must be finite")
+        if turn.error is not None:
+            self.mark_failed(turn.error)
+        return turn.error is not None
 
     def seed_params(self, params: SamplingParams) -> SamplingParams:
         """Sampling parameters of its next action, with a seed that depends on nothing but the episode."""

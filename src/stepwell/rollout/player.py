@@ -20,7 +20,6 @@ see it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -30,7 +29,6 @@ from stepwell.core import (
     JSON,
     ArrayState,
     ContextLengthError,
-    EnvError,
     ImageStore,
     Observation,
     Request,
@@ -193,12 +191,7 @@ class TextPlayer:
     def record_step(
         self, episode: Episode, request: Request, sampled: Sampled, read: Reply, turn: Turn
     ) -> None:
-        if turn.error is None and not math.isfinite(turn.reward):
-            turn.error = EnvError(
-                f"{self.agent.description.name} gave the reward {turn.reward}; rewards must be finite"
-            )
-        if turn.error is not None:
-            episode.mark_failed(turn.error)
+        if episode.end_if_failed(turn, self.agent.description.name):
             return
         step, next_state = sampled.step(request.state), self._select_state(turn)
         is_last, success = turn.terminated or turn.truncated, bool(turn.info.get("success"))

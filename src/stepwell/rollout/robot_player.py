@@ -14,7 +14,6 @@ Reward parts: `task` (the environment's reward), `outcome` (1 at the last step o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,6 @@ from stepwell.config.run import RewardConfig
 from stepwell.core import (
     ArrayAction,
     ArrayState,
-    EnvError,
     InputError,
     Request,
     Sampled,
@@ -86,10 +84,7 @@ class RobotPlayer:
     def record_step(
         self, episode: Episode, request: Request, sampled: Sampled, read: ActionChunk, turn: Turn
     ) -> None:
-        if turn.error is None and not math.isfinite(turn.reward):
-            turn.error = EnvError(f"{self.env_name} gave the reward {turn.reward}; rewards must be finite")
-        if turn.error is not None:
-            episode.mark_failed(turn.error)
+        if episode.end_if_failed(turn, self.env_name):
             return
         count = int(turn.info["num_actions"])  # type: ignore[arg-type]
         step = keep_executed(sampled, count).step(request.state)

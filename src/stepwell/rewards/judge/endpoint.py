@@ -25,7 +25,6 @@ from stepwell.core.env_description import StateForm
 from stepwell.core.errors import InfraError
 from stepwell.rewards.chat_client import NoAnswerError, run_to_end
 from stepwell.rewards.chat_judge import ChatJudge, make_yes_no_judge
-from stepwell.rewards.judge.cache import make_question_key
 from stepwell.rewards.judge.facts import read_facts, write_fact_question, write_sentences
 from stepwell.rewards.judge.prompts import Part, write_question
 from stepwell.rewards.judge.rule import RuleJudge
@@ -89,31 +88,20 @@ class EndpointJudge:
     async def judge_async(self, questions: Sequence[JudgeQuestion]) -> list[JudgeAnswer]:
         """The answers, in order."""
         messages = {place: self._write_messages(one) for place, one in enumerate(questions)}
-        keys = {
-            place: make_question_key(self.config.model, each)
-            for place, each in messages.items()
-            if each is not None
-        }
-        known = {key: self.cache.get(key) for key in keys.values()}
-        unknown = {
-            keys[place]: each
-            for place, each in messages.items()
-            if each is not None and known[keys[place]] is None
-        }
-        fresh = await self.model.ask_all(unknown, self._refuse_failure)
+        asked = {place: each for place, each in messages.items() if each is not None}
         self.counts.num_questions += len(questions)
-        self.counts.num_cached += sum(known[key] is not None for key in keys.values())
+        replies = await self.model.ask_all(list(asked.values()), self._refuse_failure)
+        by_place = dict(zip(asked, replies, strict=True))
         judged: dict[tuple[str, tuple[str, ...]], JudgeAnswer] = {}
         answers = []
         for place, one in enumerate(questions):
-            if place not in keys:
+            if place not in by_place:
                 answers.append(self._answer_without_model(one))
                 continue
-            key = keys[place]
-            mark = key, tuple(one.truth.values())
+            reply = by_place[place]
+            mark = reply.key, tuple(one.truth.values())
             if mark not in judged:
-                source: Source = "endpoint" if key in fresh else "cache"
-                judged[mark] = self._make_answer(one, fresh[key] if key in fresh else known[key], source)
+                judged[mark] = self._make_answer(one, reply.answer, "endpoint" if reply.is_fresh else "cache")
             answers.append(judged[mark])
         _log.info("judged %d texts, agreement with rules %.3f", len(questions), self.counts.agreement)
         return answers
