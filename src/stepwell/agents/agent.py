@@ -41,7 +41,13 @@ SUMMARY_REQUEST = (
 SUMMARY_HEAD = "Your summary of the turns so far:"
 
 
-@renamed_members(system="system_prompt", first="first_prompt", next="next_prompt", world="description")
+@renamed_members(
+    system="system_prompt",
+    first="first_prompt",
+    next="next_prompt",
+    world="description",
+    tells_problems="reports_problems",
+)
 class Agent:
     """The text interface of a policy in one environment. `strategy` replaces the one named in `config`."""
 
@@ -53,8 +59,8 @@ class Agent:
         self.config = config
         self.strategy = strategy or find_strategy(config.strategy)
         self.form = choose_state_form(description, config)
-        tells = config.report_problems
-        self.tells_problems = bool(description.actions.tools) if tells is None else tells
+        wanted = config.report_problems
+        self.reports_problems = bool(description.actions.tools) if wanted is None else wanted
         self._system = self._write_system_prompt(with_tools=True)
         self._system_without_tools = self._write_system_prompt(with_tools=False)
 
@@ -81,7 +87,7 @@ class Agent:
         current = self._describe_observation(observation)
         if self.config.context == "observation":
             return _join_lines(current, self.list_turns(past))
-        if not self.tells_problems or not past or not past[-1].lost:
+        if not self.reports_problems or not past or not past[-1].lost:
             return current
         what = (
             "Your last reply could not be read"
@@ -97,7 +103,7 @@ class Agent:
             past,
             self.config.max_history_chars,
             line_chars=self.description.history_line_chars,
-            with_lost=self.tells_problems,
+            with_lost=self.reports_problems,
         )
 
     def ask_for_summary(self, prompt: str) -> str:

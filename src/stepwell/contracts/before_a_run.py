@@ -1,7 +1,7 @@
 """What is called before a run: credit functions and losses of a user's own, once, on a small batch.
 
-A function that raises, or returns what nothing can learn from, would else be found after the warm start. The
-whole contract is for `stepwell check`: a run may use a function that keeps only the shape of it.
+Without this call, a function that raises, or returns something that nothing can learn from, would be noticed
+only after the warm start. A run needs results of the right shape; `stepwell check` tests the whole contract.
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ class CreditProbe:
         return self.run(self.batch)
 
 
-def make_batch(traits: CreditTraits, seed: int = 0, dtype: torch.dtype = torch.float32) -> Timeline:
+def make_batch(traits: CreditTraits, dtype: torch.dtype = torch.float32) -> Timeline:
     """Six ragged trajectories in two groups. Rewards are outcomes if the targets are."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     steps, tokens = torch.tensor([2, 1, 3, 2, 4, 1]), torch.tensor([2, 1, 3, 1, 2, 2, 1, 4, 3, 1, 2, 1, 5])
     ends = steps.cumsum(0) - 1
     sizes = {"trajectory": len(steps), "step": len(tokens), "token": int(tokens.sum())}

@@ -230,7 +230,7 @@ class EngineCore:
         self.counts.reused_tokens += num_cached
         table.temperature[slot], table.top_p[slot] = params.temperature, max(params.top_p, _LEAST_TOP_P)
         table.seed[slot] = np.uint64(sequence.seed % 2**64).astype(np.int64)
-        table.ends[slot], table.careful[slot] = not params.ignore_end, sequence.stops.is_needed
+        table.stops_at_end[slot], table.has_stops[slot] = not params.ignore_end, sequence.stops.is_needed
         if self.image_features is not None:
             table.shift[slot] = self.image_features.seat_prompt(slot, sequence.request.state)  # type: ignore[arg-type]
         sequence.slot, sequence.num_cached, sequence.first_version = slot, num_cached, self.version
@@ -267,13 +267,13 @@ class EngineCore:
         table.logprobs[slots, places] = logprobs
         table.length[slots] += 1
         table.computed[slots] += 1
-        ended = (tokens[:, None] == self._end_ids).any(axis=1) & table.ends[slots]
+        ended = (tokens[:, None] == self._end_ids).any(axis=1) & table.stops_at_end[slots]
         full = table.length[slots] >= table.limit[slots]
-        for i in np.flatnonzero(ended | full | table.careful[slots]):
+        for i in np.flatnonzero(ended | full | table.has_stops[slots]):
             sequence = self._in_slot[slots[i]]
             assert sequence is not None
             if ended[i] or (
-                table.careful[slots[i]] and sequence.stops.is_reached(table.read_action(slots[i])[0])
+                table.has_stops[slots[i]] and sequence.stops.is_reached(table.read_action(slots[i])[0])
             ):
                 self._finish_sequence(sequence, FinishReason.STOP)
             elif full[i]:

@@ -58,8 +58,8 @@ class SlotTable:
         self.top_p = np.ones(num_slots, dtype=np.float32)
         self.seed = np.zeros(num_slots, dtype=np.int64)
         self.shift = np.zeros(num_slots, dtype=np.int64)  # rotary position minus place
-        self.ends = np.ones(num_slots, dtype=bool)  # whether the model's end tokens end it
-        self.careful = np.zeros(num_slots, dtype=bool)  # whether the request has its own stops
+        self.stops_at_end = np.ones(num_slots, dtype=bool)  # whether it ends at the model's end tokens
+        self.has_stops = np.zeros(num_slots, dtype=bool)  # whether the request has stops of its own
         self.num_changes = 0  # grows whenever a row's content is replaced rather than continued
         self._stale = np.zeros(num_slots, dtype=bool)
         self._used = np.zeros(num_slots, dtype=np.int64)

@@ -39,6 +39,7 @@ from stepwell.core.arrays import IntArray, count_common_prefix
 from stepwell.core.encoding import decode_step, encode_step
 from stepwell.core.errors import EncodingError
 
+_NUM_RECENT = 512  # trajectories
 _NUM_BASES = 2  # how many last steps of a trajectory a new step is compared with
 _MIN_SHARED = 16  # fewer shared ids than this are not worth a second row to read
 
@@ -66,8 +67,7 @@ class RecentSteps:
     again with the same id is another one.
     """
 
-    def __init__(self, capacity: int = 512) -> None:
-        self._capacity = capacity
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[int, list[PrefixBase]]] = OrderedDict()
 
@@ -81,7 +81,7 @@ class RecentSteps:
             known_seq, known = self._known.pop(id, (seq, []))
             merged = [*(known if known_seq == seq else []), *bases][-_NUM_BASES:]
             self._known[id] = (seq, merged)
-            if len(self._known) > self._capacity:
+            if len(self._known) > _NUM_RECENT:
                 self._known.popitem(last=False)
 
     def forget(self, id: str) -> None:

@@ -300,7 +300,7 @@ class TextPlayer:
 
     def _describe_turn(self, reply: Reply, turn: Turn) -> dict[str, JSON]:
         """Problems and results of a turn, its tool calls, and at the end the measures of the environment."""
-        lost = reply.lost if self.agent.tells_problems else ""
+        lost = reply.lost if self.agent.reports_problems else ""
         notes = {"problem": reply.problem, "lost": lost, "result": turn.info.get("result")}
         found: dict[str, JSON] = {name: value for name, value in notes.items() if value}
         if self.agent.description.actions.tools:

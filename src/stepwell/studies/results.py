@@ -33,6 +33,8 @@ from stepwell.studies.measures import Track, measure_run
 from stepwell.studies.rows import Row, list_seeds, make_rows
 from stepwell.studies.run_status import DONE, ERROR_FILE, read_status, read_whole_summary
 
+_NUM_POINTS = 200  # of a mean curve
+
 
 @dataclass(slots=True)
 class RunResult:
@@ -212,17 +214,15 @@ def area(curve: Sequence[tuple[float, float]], horizon: float) -> float | None:
     return float(np.trapezoid(np.interp(at, x, y), at) / horizon)
 
 
-def mean_curve(
-    curves: Sequence[Sequence[tuple[float, float]]], num_points: int = 200
-) -> dict[str, list[float]]:
+def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> dict[str, list[float]]:
     """x, mean, low and high of several curves, up to the end of the shortest."""
     whole = [curve for curve in curves if curve]
     if not whole:
         return {"x": [], "mean": [], "low": [], "high": []}
     end = min(curve[-1][0] for curve in whole)
     grid = np.array(sorted({x for curve in whole for x, _ in curve if x <= end}), dtype=np.float64)
-    if len(grid) > num_points:
-        grid = grid[np.linspace(0, len(grid) - 1, num_points).astype(int)]
+    if len(grid) > _NUM_POINTS:
+        grid = grid[np.linspace(0, len(grid) - 1, _NUM_POINTS).astype(int)]
     values = np.array([np.interp(grid, [x for x, _ in c], [y for _, y in c]) for c in whole])
     return {
         "x": grid.tolist(),

@@ -133,15 +133,13 @@ def list_reward_parts(runs: Sequence[ViewedRun]) -> list[str]:
     return sorted({name for name, value in values if value and name.startswith("reward/")})
 
 
-def draw_comparison(
-    runs: Sequence[ViewedRun], axis: str, *, as_bands: bool, metrics: Sequence[str] = _SHOWN
-) -> list[ComparedPanel]:
+def draw_comparison(runs: Sequence[ViewedRun], axis: str, *, as_bands: bool) -> list[ComparedPanel]:
     """The panels of the overview: held-out success first. What was drawn of the same entries is kept."""
-    key = (tuple(describe_record(run) for run in runs), axis, as_bands, tuple(metrics))
+    key = (tuple(describe_record(run) for run in runs), axis, as_bands)
     if key not in _DRAWN:
         while len(_DRAWN) >= _MAX_DRAWN:
             del _DRAWN[next(iter(_DRAWN))]
-        _DRAWN[key] = _draw_panels(runs, axis, as_bands, metrics)
+        _DRAWN[key] = _draw_panels(runs, axis, as_bands)
     return _DRAWN[key]
 
 
@@ -151,14 +149,12 @@ def describe_record(run: ViewedRun) -> tuple[str, str, int, float]:
     return run.name, str(run.folder), len(entries), entries[-1].time_s if entries else 0.0
 
 
-def _draw_panels(
-    runs: Sequence[ViewedRun], axis: str, as_bands: bool, metrics: Sequence[str]
-) -> list[ComparedPanel]:
+def _draw_panels(runs: Sequence[ViewedRun], axis: str, as_bands: bool) -> list[ComparedPanel]:
     colors = choose_colors(runs, as_bands=as_bands)
     groups = group_runs(runs) if as_bands else {run.name: [run] for run in runs}
     records = {name: [RecordedCurves.read(run, axis) for run in members] for name, members in groups.items()}
     panels = [_draw_panel(HELD_OUT, "success", "eval", records, colors, axis)]
-    for metric in [*metrics, *(list_reward_parts(runs) if metrics == _SHOWN else [])]:
+    for metric in [*_SHOWN, *list_reward_parts(runs)]:
         panels.append(_draw_panel(_find_panel(metric), metric, "update", records, colors, axis))
     return [panel for panel in panels if panel is not None]
 

@@ -16,11 +16,12 @@ from stepwell.monitors.svg import (
 )
 from stepwell.pool.credit_reading import StepCredit
 
-_LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 44, 8, 26, 24, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 26, 24
+_WIDTH, _HEIGHT = 860, 210
 _VALUE, _BETTER, _WORSE = 0, 2, 4  # colours
 
 
-def draw_credit_chart(rows: Sequence[StepCredit], width: int = 860) -> str:
+def draw_credit_chart(rows: Sequence[StepCredit]) -> str:
     """The chart; empty with fewer than two steps, or without a single figure."""
     values = [(i, row.value) for i, row in enumerate(rows) if row.value is not None]
     advantages = [(i, row.advantage) for i, row in enumerate(rows) if row.advantage is not None]
@@ -28,7 +29,7 @@ def draw_credit_chart(rows: Sequence[StepCredit], width: int = 860) -> str:
     if len(rows) < 2 or extent is None or not values + advantages:
         return ""
     low, high = round_range(*extent, count=4)
-    bottom, column = _HEIGHT - _BOTTOM, (width - _LEFT - _RIGHT) / len(rows)
+    bottom, column = _HEIGHT - _BOTTOM, (_WIDTH - _LEFT - _RIGHT) / len(rows)
 
     def find_x(index: int) -> float:
         return _LEFT + (index + 0.5) * column
@@ -36,7 +37,7 @@ def draw_credit_chart(rows: Sequence[StepCredit], width: int = 860) -> str:
     def find_y(height: float) -> float:
         return bottom - (height - low) / (high - low) * (bottom - _TOP)
 
-    parts = _draw_grid(low, high, width, find_y)
+    parts = _draw_grid(low, high, find_y)
     bar = min(36.0, 0.6 * column)
     for index, height in advantages:
         top, base = sorted((find_y(height), find_y(0.0)))
@@ -58,16 +59,16 @@ def draw_credit_chart(rows: Sequence[StepCredit], width: int = 860) -> str:
         for index, row in enumerate(rows)
         if index % every == 0
     ]
-    return make_svg(width, _HEIGHT, "values and advantages by step", [*parts, *_draw_legend(bool(values))])
+    return make_svg(_WIDTH, _HEIGHT, "values and advantages by step", [*parts, *_draw_legend(bool(values))])
 
 
-def _draw_grid(low: float, high: float, width: int, find_y: Callable[[float], float]) -> list[str]:
+def _draw_grid(low: float, high: float, find_y: Callable[[float], float]) -> list[str]:
     ticks = choose_ticks(low, high, 4)
     parts = []
     for tick, label in zip(ticks, format_ticks(ticks), strict=True):
         y = find_y(tick)
         strength = 1.6 if tick == 0 else 0.8
-        line = {"x1": _LEFT, "x2": width - _RIGHT, "y1": y, "y2": y}
+        line = {"x1": _LEFT, "x2": _WIDTH - _RIGHT, "y1": y, "y2": y}
         parts.append(make_element("line", **line, style=f"stroke:{GRID};stroke-width:{strength}"))
         parts.append(make_text(_LEFT - 6, y + 4, label, anchor="end"))
     return parts

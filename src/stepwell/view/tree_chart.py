@@ -23,7 +23,7 @@ from stepwell.packing.batch import tabulate_steps
 from stepwell.packing.tree import count_shared_lengths, sort_sequences
 
 MAX_SEQUENCES = 160
-_LEFT, _TOP, _AXIS = 8, 6, 26
+_LEFT, _TOP, _AXIS, _WIDTH = 8, 6, 26, 860
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ def build_batch_tree(trajectories: Sequence[Trajectory]) -> BatchTree | None:
     )
 
 
-def draw_batch_tree(tree: BatchTree, width: int = 860) -> str:
+def draw_batch_tree(tree: BatchTree) -> str:
     """The tree as an icicle from left to right."""
     row = max(1.5, min(14.0, 420 / tree.num_sequences))
     longest = max(block.stop for block in tree.blocks)
-    scale = (width - 2 * _LEFT) / max(1, longest)
+    scale = (_WIDTH - 2 * _LEFT) / max(1, longest)
     bottom = _TOP + row * tree.num_sequences
     parts = []
     for block in tree.blocks:
@@ -101,7 +101,7 @@ def draw_batch_tree(tree: BatchTree, width: int = 860) -> str:
         parts.append(
             make_text(_LEFT + tick * scale, bottom + 16, label, anchor=_choose_anchor(tick, longest))
         )
-    return make_svg(width, bottom + _AXIS, "prefix tree of the batch", parts)
+    return make_svg(_WIDTH, bottom + _AXIS, "prefix tree of the batch", parts)
 
 
 def _choose_anchor(tick: float, longest: int) -> str:

@@ -110,6 +110,11 @@ def load_user_function(
 
 def check_shards(shards: Sequence[Shard], num_requests: int, num_generators: int) -> None:
     """Refuse a rule that loses or doubles a request, or names an unknown generator."""
+    if not isinstance(shards, Sequence) or not all(isinstance(shard, Shard) for shard in shards):
+        raise ConfigError(
+            "workers.generators.shard: the rule must return a list of Shard(indices, generator), not "
+            f"{shards!r:.80}"
+        )
     indices = sorted(index for shard in shards for index in shard.indices)
     if indices != list(range(num_requests)):
         raise ConfigError(

@@ -80,11 +80,11 @@ class _Clause:
     is_absolute: bool = False
     is_negated: bool = False
     is_unsure: bool = False
-    owns: bool = False
-    leads: bool = False  # "relative to the player, …": the object comes first
+    is_possessive: bool = False
+    object_comes_first: bool = False  # "relative to the player, …": the object comes first
 
     @property
-    def says(self) -> bool:
+    def has_statement(self) -> bool:
         return self.has_direction or bool(self.places)
 
 
@@ -99,7 +99,7 @@ class _Reader:
         self.distance: Item | None = None
         self.moving: Item | None = None
         self.straight = False  # "directly" belongs to the next direction, or to the last one
-        self.parted = False  # a comma or "and" since the last direction or thing
+        self.has_break = False  # a comma or "and" since the last direction or thing
 
     def run(self) -> list[Claim | PlaceClaim]:
         for at, item in enumerate(self.items):
@@ -119,7 +119,7 @@ class _Reader:
             clause.is_unsure |= what is ItemKind.QUESTION
             clause.is_straight |= self.straight
             self._close_clause()
-        elif what is ItemKind.COLON and clause.says and clause.subjects:
+        elif what is ItemKind.COLON and clause.has_statement and clause.subjects:
             self._close_clause()
         elif what is ItemKind.COPULA or what is ItemKind.COLON:
             self._read_copula()
@@ -127,13 +127,13 @@ class _Reader:
             self._read_there()
         elif what is ItemKind.MOVE:
             self.moving = item
-            clause.is_acting = not clause.says
+            clause.is_acting = not clause.has_statement
         elif what in (ItemKind.AND, ItemKind.COMMA, ItemKind.BUT):
-            self.parted = True
+            self.has_break = True
             clause.is_negated &= what is not ItemKind.BUT
         elif what is ItemKind.OF:
-            self.parted = False
-            clause.leads = not clause.subjects and not clause.says
+            self.has_break = False
+            clause.object_comes_first = not clause.subjects and not clause.has_statement
         elif what is ItemKind.NOT:
             clause.is_negated = True
         elif what is ItemKind.MAYBE:
@@ -148,7 +148,7 @@ class _Reader:
     def _read_copula(self) -> None:
         clause, self.moving = self.clause, None
         if not clause.subjects:
-            if clause.says:
+            if clause.has_statement:
                 clause.is_inverted = True
             else:
                 clause.subjects = [Mention(OTHER)]
@@ -156,7 +156,7 @@ class _Reader:
 
     def _read_there(self) -> None:
         clause, self.moving = self.clause, None
-        if not clause.subjects and clause.says:
+        if not clause.subjects and clause.has_statement:
             clause.is_inverted = clause.has_copula = True
             return
         self._close_clause()
@@ -166,7 +166,7 @@ class _Reader:
         """A distance belongs to the next direction, or to the last one."""
         self.distance = item
         toward = self.clause.toward
-        if toward and not self.parted and toward[-1].distance is None:
+        if toward and not self.has_break and toward[-1].distance is None:
             fits = [at for at, t in enumerate(toward) if item.axis in (None, t.axis) and t.distance is None]
             if item.axis == FAR or not fits:
                 return
@@ -181,10 +181,10 @@ class _Reader:
         clause = self.clause
         if clause.is_inverted:
             self._close_clause()
-        elif clause.subjects and clause.says:
-            if self.parted and self._starts_inverted(at):
+        elif clause.subjects and clause.has_statement:
+            if self.has_break and self._starts_inverted(at):
                 self._close_clause()
-            elif clause.objects and not clause.owns:
+            elif clause.objects and not clause.is_possessive:
                 self._continue_subject()
         clause = self.clause
         if not clause.subjects and clause.is_there:
@@ -198,32 +198,32 @@ class _Reader:
             clause.is_absolute |= item.is_absolute
             for axis, sign in item.directions:
                 clause.toward.append(Direction(axis, sign, self._take_distance(axis), clause.is_negated))
-        self.parted = False
+        self.has_break = False
 
     def _read_thing(self, at: int, item: Item) -> None:
         clause, thing = self.clause, self._resolve_mention(item)
         pushed, self.moving = self.moving is not None and self.moving.pushes, None
-        parted, self.parted = self.parted, False
-        if clause.leads:
-            clause.objects, clause.owns, clause.leads = [thing], True, False
+        parted, self.has_break = self.has_break, False
+        if clause.object_comes_first:
+            clause.objects, clause.is_possessive, clause.object_comes_first = [thing], True, False
         elif item.is_owner:
-            if clause.says and clause.subjects and clause.objects and parted and not item.is_it:
+            if clause.has_statement and clause.subjects and clause.objects and parted and not item.is_it:
                 if self._starts_inverted(at):
                     self._close_clause()
-                elif not clause.owns:
+                elif not clause.is_possessive:
                     self._continue_subject()
-            self.clause.objects, self.clause.owns = [thing], True
+            self.clause.objects, self.clause.is_possessive = [thing], True
         elif pushed or (clause.is_inverted and parted and self._has_verb(at)):
             self._close_clause()
             self.clause.subjects = [thing]
         elif clause.is_inverted:
             clause.subjects.append(thing)
-        elif not clause.says:
+        elif not clause.has_statement:
             self._add_subject(thing)
         elif not clause.subjects:
             self._read_leading_thing(at, thing, parted)
-        elif not parted and (not clause.objects or clause.owns):
-            clause.objects, clause.owns = [thing], False
+        elif not parted and (not clause.objects or clause.is_possessive):
+            clause.objects, clause.is_possessive = [thing], False
         elif self._has_predicate(at) or not clause.objects or not parted:
             self._close_clause()
             self.clause.subjects = [thing]
@@ -309,7 +309,7 @@ class _Reader:
         self.clause = _Clause(
             subjects=[replace(s, is_another=False) for s in clause.subjects],
             objects=clause.objects,
-            owns=True,
+            is_possessive=True,
             has_copula=True,
             is_negated=clause.is_negated,
             is_unsure=clause.is_unsure,
@@ -317,7 +317,7 @@ class _Reader:
 
     def _close_clause(self) -> None:
         self._add_claims(self.clause)
-        self.clause, self.distance, self.moving, self.parted = _Clause(), None, None, False
+        self.clause, self.distance, self.moving, self.has_break = _Clause(), None, None, False
 
     def _add_claims(self, clause: _Clause) -> None:
         judged = [subject for subject in clause.subjects if subject.kind != OTHER]

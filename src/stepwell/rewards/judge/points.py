@@ -42,10 +42,10 @@ class _Sentence:
 
     things: list[Mention] = field(default_factory=list)
     point: tuple[float, ...] | None = None
-    joins: bool = False  # "and" after the last thing
+    has_and: bool = False  # "and" after the last thing
     is_denied: bool = False
-    was: bool = False  # "from": where something used to be
-    stays: bool = False
+    is_past: bool = False  # "from": where something used to be
+    is_unmoved: bool = False
     claims: list[PlaceClaim] = field(default_factory=list)
 
     def add_thing(self, mention: Mention) -> None:
@@ -54,37 +54,37 @@ class _Sentence:
             self.point = None
             return
         if not self.things:
-            self.is_denied = self.stays = False
+            self.is_denied = self.is_unmoved = False
             self.things = [mention]
-        elif self.joins:
+        elif self.has_and:
             self.things.append(mention)
 
     def add_place(self, values: tuple[float, ...]) -> None:
-        if self.was and not self.stays:
-            self.was = False
+        if self.is_past and not self.is_unmoved:
+            self.is_past = False
             return
         if not self.things:
             self.point = values
             return
-        if not self.is_denied or self.stays:
+        if not self.is_denied or self.is_unmoved:
             self._add_claims(self.things, values)
-        self.things, self.was, self.joins = [], False, False
+        self.things, self.is_past, self.has_and = [], False, False
 
     def add_word(self, word: str) -> None:
         if word in NOT or word.endswith("n't"):
             self.is_denied = True
         elif word in _STILL:
-            self.stays = self.is_denied
+            self.is_unmoved = self.is_denied
         elif word == "from":
-            self.was = True
+            self.is_past = True
         elif word == "to":
-            self.was = False
+            self.is_past = False
         elif word == "and":
-            self.joins = True
+            self.has_and = True
         elif word == ",":
-            self.joins = bool(self.things)  # a list of things may go on
+            self.has_and = bool(self.things)  # a list of things may go on
         elif word in COPULAS:
-            self.joins = False
+            self.has_and = False
 
     def _add_claims(self, things: list[Mention], values: tuple[float, ...]) -> None:
         self.claims += [

@@ -113,8 +113,8 @@ class _Tally:
             (self._count_places(counted, base) for base in (0, 1)), key=lambda found: found[1]
         )
         facts = self._count_facts(stated, placed)
-        num_wrong_ = wrong + places_wrong + self._count_denied() + self.num_foreign
-        return make_verdict(right + places_right, num_wrong_, *facts)
+        num_wrong = wrong + places_wrong + self._count_denied() + self.num_foreign
+        return make_verdict(right + places_right, num_wrong, *facts)
 
     def _count_facts(
         self, stated: set[tuple[SceneObject, SceneObject, int]], placed: set[SceneObject]

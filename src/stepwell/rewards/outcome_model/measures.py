@@ -23,6 +23,7 @@ from stepwell.core.errors import InputError
 from stepwell.core.outcome import SUCCESS_THRESHOLD
 from stepwell.rewards.outcome_model.calibration import Floats
 
+_NUM_BINS = 10
 _FAMILY_KEYS = ("family", "site", "kind", "type", "template")
 
 
@@ -87,20 +88,18 @@ def compute_auc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float | None:
     return float((ranks[y].sum() - num_yes * (num_yes + 1) / 2.0) / (num_yes * num_no))
 
 
-def list_reliability(
-    probabilities: npt.ArrayLike, labels: Sequence[bool], num_bins: int = 10
-) -> list[ReliabilityBin]:
-    """Predictions in equal ranges of probability; empty ranges are left out."""
+def list_reliability(probabilities: npt.ArrayLike, labels: Sequence[bool]) -> list[ReliabilityBin]:
+    """Predictions in ten equal ranges of probability; empty ranges are left out."""
     p, y = check_pairs(probabilities, labels)
-    places = np.minimum((p * num_bins).astype(int), num_bins - 1)
+    places = np.minimum((p * _NUM_BINS).astype(int), _NUM_BINS - 1)
     found = []
-    for place in range(num_bins):
+    for place in range(_NUM_BINS):
         inside = places == place
         if inside.any():
             found.append(
                 ReliabilityBin(
-                    place / num_bins,
-                    (place + 1) / num_bins,
+                    place / _NUM_BINS,
+                    (place + 1) / _NUM_BINS,
                     int(inside.sum()),
                     float(p[inside].mean()),
                     float(y[inside].mean()),
@@ -109,11 +108,9 @@ def list_reliability(
     return found
 
 
-def measure_calibration_error(
-    probabilities: npt.ArrayLike, labels: Sequence[bool], num_bins: int = 10
-) -> float:
+def measure_calibration_error(probabilities: npt.ArrayLike, labels: Sequence[bool]) -> float:
     """The expected calibration error: mean distance of predicted and observed shares, by bin sizes."""
-    bins = list_reliability(probabilities, labels, num_bins)
+    bins = list_reliability(probabilities, labels)
     total = sum(each.count for each in bins)
     return sum(each.count * abs(each.predicted - each.observed) for each in bins) / total
 

@@ -192,7 +192,7 @@ class WorkerGroups:
                 await generator.check_weights(frequencies)
             except WeightsError as error:
                 raise WeightsError(f"{generator.name}: {error}") from error
-            except WorkerError:  # a death is told and mended where workers are watched
+            except WorkerError:  # a death is notes and mended where workers are watched
                 if generator.read_health().is_alive:
                     raise
 
@@ -252,14 +252,14 @@ class WorkerGroups:
 
     def take_restarts(self) -> list[str]:
         """What ended workers that were restarted since the last call, with the ends of their logs."""
-        told = []
+        notes = []
         for worker in (*self._simulators, *self._generators):
             health = worker.read_health()
             if health.num_restarts > self._seen_restarts.get(health.name, 0):
                 self._seen_restarts[health.name] = health.num_restarts
                 why = f": {health.last_end}" if health.last_end else ""
-                told.append(f"restart {health.num_restarts} of worker {health.name}{why}")
-        return told
+                notes.append(f"restart {health.num_restarts} of worker {health.name}{why}")
+        return notes
 
     # --- the thread -----------------------------------------------------------------------
 

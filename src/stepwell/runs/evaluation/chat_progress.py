@@ -20,9 +20,9 @@ PLAIN_EVERY_S = 30.0
 class ChatProgress:
     """Counts finished episodes, successes, tokens and failures."""
 
-    def __init__(self, label: str, console: Console | None = None) -> None:
+    def __init__(self, label: str) -> None:
         self._label = label
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False)
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

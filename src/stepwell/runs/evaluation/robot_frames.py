@@ -28,6 +28,7 @@ from stepwell.envs.registry import ROBOT_ENVS, find_env_type, make_env
 
 MAX_FRAMES = 600
 MIN_IMAGE_SIZE = 240
+_TIMEOUT_S = 120.0
 _TRAJECTORY, _FRAMES = "trajectory", "frames.npy"
 
 
@@ -36,16 +37,14 @@ def has_simulator(env: str) -> bool:
     return env in ROBOT_ENVS
 
 
-def render_apart(
-    env: str, options: Mapping[str, Any], trajectory: Trajectory, timeout_s: float = 120.0
-) -> list[AnyArray]:
+def render_apart(env: str, options: Mapping[str, Any], trajectory: Trajectory) -> list[AnyArray]:
     """The images of an episode, rendered by a process of its own."""
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / _TRAJECTORY).write_bytes(encode_trajectory(trajectory))
         child = ChildProcess([sys.executable, "-m", __name__, env, json.dumps(dict(options)), place])
         try:
-            if not child.wait(timeout_s):
-                raise EnvError(f"the simulator of {env} did not show this episode within {timeout_s:.0f} s")
+            if not child.wait(_TIMEOUT_S):
+                raise EnvError(f"the simulator of {env} did not show this episode within {_TIMEOUT_S:.0f} s")
             if child.exit_code != 0:
                 raise EnvError(f"the simulator of {env} {child.describe_end()}")
         finally:
