@@ -275,5 +275,10 @@ def loses_the_last(requests: Sequence[Any], loads: Sequence[Any]) -> list[Shard]
 
 
 @shard_rule
+def lists_of_requests(requests: Sequence[Any], loads: Sequence[Any]) -> Any:
+    return [list(requests)]
+
+
+@shard_rule
 def random_shard(requests: Sequence[Any], loads: Sequence[Any]) -> list[Shard]:
     return [Shard((number,), random.randrange(len(loads))) for number in range(len(requests))]

@@ -82,6 +82,7 @@ def test_what_keeps_its_contract_passes_every_check(name: str) -> None:
         ("random_reward", "is_deterministic", "another reward the second time"),
         ("BAD_STYLE", "prompts_say_the_form_of_a_reply", "does not show <plan>, </plan>"),
         ("loses_the_last", "puts_every_request_into_one_shard", "each of 2 requests into exactly one"),
+        ("lists_of_requests", "puts_every_request_into_one_shard", "must return a list of Shard"),
         ("random_shard", "is_deterministic", "divided differently the second time"),
     ],
 )

@@ -22,6 +22,7 @@ from stepwell.cli.main import main
 from stepwell.core.errors import InputError
 from stepwell.monitors.plain_text import show_controls
 from stepwell.pool import open_pool
+from stepwell.pool.texts import list_seqs
 from stepwell.runs.loop.control_channel import ControlChannel
 from stepwell.studies.paired_differences import PairedDifference
 from stepwell.studies.rows import Figure, Row
@@ -280,7 +281,7 @@ def test_a_search_reads_a_finished_trajectory_once(folder: Path, monkeypatch: py
         found = find_rows(other, {"text": "say 11"}, index=index)
         assert [row.id for row in found.rows[:2]] == ["traj-119", "traj-118"] and len(found.rows) == 11
         index.close()
-        known = index.get_texts(pool.list_seqs())
+        known = index.get_texts(list_seqs(pool))
         pool.close()  # what is in memory is not read again
         assert index.get_texts(list(known)) == known and len(known) == 120
         assert find_rows(other, {"text": "say 11", "outcome": "success"}, index=index).num_searched == 60

@@ -1,8 +1,8 @@
-"""What reads a pool: images, summaries, trajectories, texts and counts. `Pool` adds what changes it."""
+"""What reads a pool: images, summaries, trajectories and counts. `Pool` adds what changes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -10,12 +10,11 @@ from stepwell.core import Trajectory
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ConfigError, InputError
 from stepwell.core.renamed import renamed_arguments
-from stepwell.pool import queries, statistics, texts
+from stepwell.pool import queries, statistics
 from stepwell.pool.blobs import BlobStore
 from stepwell.pool.database import Database
 from stepwell.pool.filters import Filter
 from stepwell.pool.results import PoolStats, StoredTrajectory, TrajectorySummary
-from stepwell.pool.texts import TrajectoryText
 
 EVERYTHING = Filter()
 
@@ -89,16 +88,6 @@ class PoolReader:
     def trajectories(self, where: Filter = EVERYTHING) -> Iterator[Trajectory]:
         """Trajectories in order of creation, read lazily. Takes no lease."""
         return queries.iter_trajectories(self._db, where)
-
-    def list_seqs(
-        self, where: Filter = EVERYTHING, *, limit: int | None = None, before: int | None = None
-    ) -> list[int]:
-        """Numbers of trajectories by order of creation, the newest first, for `read_texts`."""
-        return texts.list_seqs(self._db, where, limit=limit, before=before)
-
-    def read_texts(self, seqs: Sequence[int]) -> list[TrajectoryText]:
-        """What a person may search for in these trajectories: task, replies, error."""
-        return texts.read_texts(self._db, seqs)
 
     def count(self, where: Filter = EVERYTHING) -> int:
         """The number of matching trajectories."""

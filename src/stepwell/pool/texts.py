@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, select
 
 from stepwell.core.encoding import read_action_text
-from stepwell.pool.database import Database
 from stepwell.pool.filters import Filter
+from stepwell.pool.reader import EVERYTHING, PoolReader
 from stepwell.pool.schema import steps, trajectories
 
 _SHOWN = select(
@@ -36,19 +36,19 @@ class TrajectoryText:
 
 
 def list_seqs(
-    db: Database, where: Filter, *, limit: int | None = None, before: int | None = None
+    pool: PoolReader, where: Filter = EVERYTHING, *, limit: int | None = None, before: int | None = None
 ) -> list[int]:
     """The `seq` numbers of matching trajectories, the newest first; only those before one, if given."""
     query = select(trajectories.c.seq).where(*where.build_conditions())
     if before is not None:
         query = query.where(trajectories.c.seq < before)
     query = query.order_by(trajectories.c.seq.desc()).limit(limit)
-    return [int(seq) for seq in db.read(lambda connection: connection.execute(query).scalars().all())]
+    return [int(seq) for seq in pool._db.read(lambda connection: connection.execute(query).scalars().all())]
 
 
-def read_texts(db: Database, seqs: Sequence[int]) -> list[TrajectoryText]:
+def read_texts(pool: PoolReader, seqs: Sequence[int]) -> list[TrajectoryText]:
     """The texts of trajectories, in no order; those that are gone are left out."""
-    return db.read(partial(_read_texts, query=_SHOWN.where(trajectories.c.seq.in_(list(seqs)))))
+    return pool._db.read(partial(_read_texts, query=_SHOWN.where(trajectories.c.seq.in_(list(seqs)))))
 
 
 def _read_texts(connection: Connection, query: Select[Any]) -> list[TrajectoryText]:

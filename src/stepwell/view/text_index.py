@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from stepwell.core.errors import StepwellError
 from stepwell.pool import Pool
+from stepwell.pool.texts import list_seqs, read_texts
 
 MAX_CHARS = 50_000_000
 _READ_TOGETHER = 100
@@ -38,7 +39,7 @@ class TextIndex:
         """Ids and texts of trajectories, from memory where they are known; without those that are gone."""
         found = {seq: self._kept[seq] for seq in seqs if seq in self._kept}
         missing = [seq for seq in seqs if seq not in found]
-        for one in self._pool.read_texts(missing) if missing else ():
+        for one in read_texts(self._pool, missing) if missing else ():
             entry = one.id, one.text.casefold()
             found[one.seq] = entry
             with self._lock:
@@ -67,7 +68,7 @@ class TextIndex:
 
     def _read_all(self) -> None:
         try:
-            seqs = self._pool.list_seqs()
+            seqs = list_seqs(self._pool)
             for start in range(0, len(seqs), _READ_TOGETHER):
                 began = time.monotonic()
                 self.get_texts(seqs[start : start + _READ_TOGETHER])

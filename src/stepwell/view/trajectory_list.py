@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from stepwell.core.errors import InputError
 from stepwell.pool import Filter, Pool, TrajectorySummary
+from stepwell.pool.texts import list_seqs
 from stepwell.view.text_index import TextIndex
 
 PAGE_SIZE = 50
@@ -86,7 +87,7 @@ def _search_text(
 ) -> TrajectoryRows:
     """Read part after part until the page is full or the time is over."""
     before, until = _find_seq(pool, after), time.monotonic() + MAX_SEARCH_S
-    seqs = pool.list_seqs(where, limit=_LISTED_TOGETHER, before=before)
+    seqs = list_seqs(pool, where, limit=_LISTED_TOGETHER, before=before)
     ids, last, num_searched = [], None, 0
     for start in range(0, len(seqs), _SEARCHED_TOGETHER):
         texts = index.get_texts(part := seqs[start : start + _SEARCHED_TOGETHER])
@@ -109,7 +110,7 @@ def _search_text(
 def _find_seq(pool: Pool, id: str | None) -> int | None:
     if id is None:
         return None
-    seqs = pool.list_seqs(Filter(ids=[id]))
+    seqs = list_seqs(pool, Filter(ids=[id]))
     if not seqs:
         raise InputError(
             f"after: trajectory {id!r} is not in the pool, or was removed; begin at the first page"
