@@ -150,6 +150,7 @@ def main() -> None:
         "of it code: without blank lines, comments and docstrings": f"{sum(map(len, code.values())):,}",
         "core (all but `envs/`): lines": f"{sum(lines[path] for path in core):,}",
         "of it code": f"{sum(len(code[path]) for path in core):,}",
+        "of it what a training run reaches: lines of files": f"{sum(lines[path] for path in used):,}",
         "of it what a training run reaches: files, code": f"{len(used)}, {sum(len(code[p]) for p in used):,}",
         "functions that are a bare participle": f"0 of {len(plain):,}",  # `tests/test_names.py` says so
         "functions with a name of one word": f"{100 * sum('_' not in n for n in plain) / len(plain):.0f} %",

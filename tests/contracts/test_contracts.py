@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.contracts import examples
 
-from stepwell.algos.declarations import CREDIT_MODULES, LOSS_MODULES
-from stepwell.algos.recipes import RECIPES
+from stepwell.algos.declarations import CREDIT_MODULES, LOSS_MODULES, FunctionSpec
+from stepwell.algos.recipes import RECIPES, find_recipe
 from stepwell.cli import check
+from stepwell.contracts.before_a_run import refuse_broken_functions
 from stepwell.contracts.kinds import KINDS, check_object, find_kind
 from stepwell.core.errors import ConfigError, InputError
 
@@ -141,3 +142,10 @@ def test_objects_are_checked_as_names_are() -> None:
 def test_a_function_without_a_declaration_is_refused() -> None:
     with pytest.raises(InputError, match=r"undeclared is not declared; write @credit\(...\) above it"):
         check_object(f"{HERE}:undeclared", "credit")
+
+
+def test_a_run_refuses_credit_that_compares_siblings_without_saying_so() -> None:
+    with pytest.raises(ConfigError, match=r"secret_siblings: .*declare compares_siblings=True"):
+        refuse_broken_functions(find_recipe("grpo").with_credit(FunctionSpec(f"{HERE}:secret_siblings")))
+    for harmless in ("no_siblings", "good_credit"):
+        refuse_broken_functions(find_recipe("grpo").with_credit(FunctionSpec(f"{HERE}:{harmless}")))

@@ -1,7 +1,8 @@
 """What is called before a run: credit functions and losses of a user's own, once, on a small batch.
 
 Without this call, a function that raises, or returns something that nothing can learn from, would be noticed
-only after the warm start. A run needs results of the right shape; `stepwell check` tests the whole contract.
+only after the warm start. Credit that compares siblings without saying so would learn nothing in a run that
+samples every task once. `stepwell check` tests the whole contract.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def _call_once(kind: Kind, spec: FunctionSpec) -> ContractReport:
     if kind == "credit":
         from stepwell.contracts import credit
 
-        checks = (credit.returns_a_credit_result, credit.advantages_fit_the_action_tokens)
+        checks = [credit.returns_a_credit_result, credit.advantages_fit_the_action_tokens]
+        if not traits.compares_siblings:  # tasks may then be sampled once, and nothing would be learnt
+            checks.append(credit.siblings_are_compared_as_declared)
         return run_checks(title, checks, credit.CreditProbe(*probe))
     from stepwell.contracts import loss
 
