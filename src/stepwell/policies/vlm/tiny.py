@@ -18,21 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ModelError
-from stepwell.policies.tiny_models import build_decoder_config, compute_tiny_digest
+from stepwell.policies.outline import Outline
+from stepwell.policies.tiny_models import build_decoder_config, compute_tiny_digest, outline_tiny
 from stepwell.policies.vlm.llava import (
     DRAW,
     IMAGE_TOKEN,
     IMAGES,
     PROCESSOR,
     VisionTowerSize,
+    add_sight,
     build_llava,
     build_llava_config,
     save_llava,
     write_content_macro,
+    write_seeing_template,
 )
 from stepwell.rendering.tiny import build_tokenizer
 
-_TEXT_ALONE = "{{ message.content if message.content is not none else '' }}"
 TINY_VLM_SIZES = {
     "tiny-vlm-0.5m": ("tiny-0.3m", VisionTowerSize(num_layers=2, width=96, num_heads=4, mlp_width=192)),
     "tiny-vlm-1.5m": ("tiny-1m", VisionTowerSize(num_layers=2, width=128, num_heads=4, mlp_width=384)),
@@ -70,6 +72,12 @@ def compute_tiny_vlm_digest(name: str) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
+def outline_tiny_vlm(name: str) -> Outline:
+    """All of a tiny model but its weights."""
+    decoder, tower_size = _get_size(name)
+    return add_sight(outline_tiny(decoder), tower_size)
+
+
 def _get_size(name: str) -> tuple[str, VisionTowerSize]:
     if name not in TINY_VLM_SIZES:
         raise ModelError(f"unknown tiny model {name!r}; there are {', '.join(TINY_VLM_SIZES)}")
@@ -79,8 +87,5 @@ def _get_size(name: str) -> tuple[str, VisionTowerSize]:
 def _build_tokenizer() -> Any:
     tokenizer = build_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]})
-    assert tokenizer.chat_template.count(_TEXT_ALONE) == 1, "the macro that writes a message's text"
-    tokenizer.chat_template = tokenizer.chat_template.replace(
-        _TEXT_ALONE, write_content_macro("message.content")
-    )
+    tokenizer.chat_template = write_seeing_template(tokenizer.chat_template)
     return tokenizer

@@ -28,6 +28,7 @@ from stepwell.rendering.tiny.vocabulary import (
 
 TINY_VOCAB_SIZE = 1024
 TINY_CONTEXT = 4096
+SPECIAL = {"eos_token": TURN_END, "pad_token": END_OF_TEXT}
 
 _PIECE = r""" ?(?:[A-Z][a-z]+|[a-z]{2,})|["{}:]+|[\s\S]"""
 
@@ -38,13 +39,17 @@ def build_tokenizer() -> Any:
 
     wrap: Any = transformers.PreTrainedTokenizerFast
     return wrap(
-        tokenizer_object=_make_byte_level_bpe(),
-        eos_token=TURN_END,
-        pad_token=END_OF_TEXT,
+        tokenizer_object=build_core(),
+        **SPECIAL,
         model_max_length=TINY_CONTEXT,
         clean_up_tokenization_spaces=False,
-        chat_template=_read_packaged_text("chat.jinja").strip(),
+        chat_template=read_template(),
     )
+
+
+def read_template() -> str:
+    """The chat template."""
+    return _read_packaged_text("chat.jinja").strip()
 
 
 def digest_tokenizer() -> str:
@@ -59,7 +64,8 @@ def digest_tokenizer() -> str:
     return hashlib.sha256("\0".join((*parts, str(TINY_VOCAB_SIZE))).encode()).hexdigest()[:12]
 
 
-def _make_byte_level_bpe() -> Any:
+def build_core() -> Any:
+    """The tokenizer as package `tokenizers` knows it, without its template."""
     from tokenizers import AddedToken, Tokenizer, models
 
     words = list_single_tokens()

@@ -1,4 +1,4 @@
-"""The size of a model, read from the headers of its files without loading it."""
+"""The size of a model, read from the headers of its files, or from its outline, without loading it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from stepwell.policies.outline import SHAPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class ModelSize:
 
     @classmethod
     def read(cls, path: Path, rank: int = 0) -> ModelSize:
-        """From the headers of its safetensors and its config; `rank` counts the adapters' parameters."""
+        """From its config and the headers of its safetensors, or an outline; `rank` is that of adapters."""
         shapes = dict(_read_shapes(path))
         config = json.loads((path / "config.json").read_text())
         text: Mapping[str, Any] = config.get("text_config", config)
@@ -51,6 +53,9 @@ class ModelSize:
 
 
 def _read_shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
+    if (path / SHAPES).is_file():
+        yield from json.loads((path / SHAPES).read_text()).items()
+        return
     from safetensors import safe_open
 
     for file in sorted(path.glob("*.safetensors")):
