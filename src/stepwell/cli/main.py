@@ -146,6 +146,8 @@ def _suggest_setting(option: str) -> str:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """As argparse does, but settings may also stand behind options."""
     words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["help"]:  # as other programs have it
+        words = [*words[1:2], "--help"]
     parser = build_parser(words[0] if words and words[0] in COMMANDS else None)
     args, rest = parser.parse_known_args(words)
     misplaced = [text for text in rest if text.startswith("-") or not hasattr(args, "settings")]

@@ -152,8 +152,8 @@ def _read_text(file: Path) -> str:
 def _describe_missing(text: str, name: str) -> str:
     if is_import_path(name):
         return f"config {text!r} names an environment; write a preset and it: own env.name={name}"
-    presets = list_preset_names()
-    guess = suggest_name(name, presets) or suggest_file(text) or "."
+    presets, stem = list_preset_names(), name.removesuffix(".toml")
+    guess = suggest_name(stem if stem in presets else name, presets) or suggest_file(text) or "."
     return (
         f"config {text!r} is neither a file nor a preset{guess} Presets: {', '.join(presets)}; "
         "anything else must be the path of a TOML file"

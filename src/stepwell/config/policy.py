@@ -25,6 +25,7 @@ class PolicyConfig(Settings):
 
     model: str = Field(
         "tiny-1m",
+        min_length=1,
         description="a built-in name (tiny-…, smollm2-135m, smollm2-vlm), a Hugging Face directory, or an id "
         "of the Hugging Face hub (Qwen/Qwen2.5-0.5B-Instruct); "
         "in a robot environment a directory of a robot policy, else a fresh one is made as `vla` says",

@@ -34,6 +34,7 @@ _LIMITS = {
     annotated_types.Gt: ("gt", "above"),
     annotated_types.Le: ("le", "at most"),
     annotated_types.Lt: ("lt", "below"),
+    annotated_types.MinLen: ("min_length", "of a length of at least"),
 }
 _WORDS = {
     int: "a whole number",

@@ -47,7 +47,7 @@ class TimeLeft:
     imitated: int = 1  # examples of an update of imitation
     update_s: deque[float] = field(default_factory=_make_recent)
     play_s: float | None = None  # one episode of the policy that is expected after the warm start
-    longer: float = 1.0  # a played episode in turns of a demonstrated one
+    length: float = 1.0  # an episode to learn from, in turns of a demonstrated one
     eval_s: float | None = None
     end_s: float = 0.0
 
@@ -75,11 +75,12 @@ class TimeLeft:
         self.warm_updates_left = None
 
     def count_check(self, took_s: float, played: Sequence[Trajectory], shown: Sequence[Trajectory]) -> None:
-        """A check of the warm start. A policy that will write replies as short as those `shown` plays faster,
-        by their share of the tokens."""
+        """A check of the warm start. The policy is expected to write replies as short as those `shown`, and
+        to need as few turns: one that knows no form yet makes all of its turns with all of its tokens."""
         shorter = min(1.0, _measure_reply(shown) / _measure_reply(played))
-        self.play_s = took_s / len(played) * shorter
-        self.longer = _count_turns(played) / _count_turns(shown)
+        turns = _count_turns(played) / _count_turns(shown)
+        self.play_s = took_s / len(played) * shorter / max(1.0, turns)
+        self.length = min(1.0, turns)
 
     def count_update(self, took_s: float) -> None:
         """An update, with its checkpoint and without evaluations."""
@@ -128,7 +129,7 @@ class TimeLeft:
         if self.play_s is None or not self.imitation_s:
             return None
         train = self.config.train
-        learnt_s = _mean_without_extremes(self.imitation_s) / self.imitated * self.longer
+        learnt_s = _mean_without_extremes(self.imitation_s) / self.imitated * self.length
         count, play_s = train.tasks_per_update * train.group_size, self.play_s if self._is_played else 0.0
         return count * (play_s + train.update_epochs * learnt_s)
 
