@@ -41,6 +41,14 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert f"\n    {command} " in capsys.readouterr().out
 
 
+def test_help_may_be_typed_as_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["help"], ["help", "eval"]):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith(" ".join(["usage: stepwell", *words[1:]]))
+
+
 def test_the_module_runs_like_the_script() -> None:
     done = subprocess.run([sys.executable, "-m", "stepwell", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "stepwell 0.2.0\n")

@@ -178,7 +178,7 @@ def test_without_tools_the_chat_template_writes_what_the_files_own_writes(reader
 
 @installed
 def test_tool_calls_are_rendered_and_read_back(reader: Any) -> None:
-    renderer = Renderer(smollm2.outline_smollm2(reader).build_tokenizer())
+    renderer = Renderer(smollm2.make_smollm2_outline(reader).build_tokenizer())
     asked = (Message("system", "Be brief."), Message("user", "2 + 3?"))
     called = Message("assistant", "", (ToolCall("add", {"a": 2}, "c1"),))
     told = (*asked, called, Message("tool", "5", tool_call_id="c1"))

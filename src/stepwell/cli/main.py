@@ -134,6 +134,8 @@ def _suggest_setting(option: str) -> str:
     from stepwell.config.schema import find_field, find_table_model, suggest_key
 
     key, equals, value = option.lstrip("-").partition("=")
+    if key == "config":
+        return "; a TOML file or a preset is named without an option: stepwell train FILE."
     if equals:
         return f"; settings have no dashes: {key}={value}."
     path = tuple(key.replace("-", "_").split("."))

@@ -44,6 +44,19 @@ _WORDS = {
     type(None): "none",
     Any: "anything",
 }
+_NAMES_ELSEWHERE = {  # what other libraries call a setting
+    "train.num_updates": "steps max_steps num_steps total_timesteps",
+    "train.group_size": "num_generations rollouts_per_prompt",
+    "train.tasks_per_update": "batch_size train_batch_size per_device_train_batch_size",
+    "policy.model": "model_name model_path model_name_or_path",
+    "policy.device": "gpu gpus num_gpus cuda",
+    "policy.dtype": "bf16 fp16",
+    "sampling.max_tokens": "max_new_tokens max_completion_length",
+    "recipe.name": "algo algorithm",
+    "recipe.kl_coef": "beta kl_beta",
+    "engine.backend": "vllm use_vllm",
+    "folder": "output_dir save_dir",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +145,20 @@ def describe_problem(model: type[BaseModel], found: Any) -> tuple[str, str]:
         return key, f"{found['msg'][:1].lower()}{found['msg'][1:]}, got {found['input']!r}"
     got = f"; item {item} is" if item else ", got"
     value = found["input"]
-    table = find_table_model(setting.info) if isinstance(value, str) else None
-    chosen_by = next((name for name in ("name", "kind") if table and name in table.model_fields), None)
-    hint = f"; did you mean {setting.key}.{chosen_by}={value}?" if chosen_by else ""
+    hint = _suggest_in_table(setting, value)
     hint = hint or suggest_name(str(value), _list_choices(setting.info.annotation))
     return setting.key, f"must be {setting.allowed_values}{got} {value!r}{hint}"
+
+
+def _suggest_in_table(setting: Setting, value: Any) -> str:
+    """The key inside a table that was probably meant by a value for the whole table."""
+    table = find_table_model(setting.info)
+    if table is not None and value is True:
+        name, info = next(iter(table.model_fields.items()))
+        return f"; set a key of it, such as {setting.key}.{name}={info.default}"
+    names = ("name", "kind", "backend") if isinstance(value, str) and table is not None else ()
+    chosen_by = next((name for name in names if table and name in table.model_fields), None)
+    return f"; did you mean {setting.key}.{chosen_by}={value}?" if chosen_by else ""
 
 
 def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
@@ -148,6 +170,9 @@ def suggest_key(model: type[BaseModel], path: Sequence[str]) -> str:
     place = next((depth for depth, part in enumerate(path) if part.isdigit()), None)
     if place is not None and (item := _find_item_table(model, path[:place])) is not None:
         return suggest_name(path[-1], item.model_fields, "Known")
+    for key, names in _NAMES_ELSEWHERE.items():
+        if path[-1] in names.split() and find_field(model, key.split(".")):
+            return f"; did you mean {key!r}?"
     keys = [setting.path for setting in walk_settings(model)]
     known = dict.fromkeys(key[:depth] for key in keys for depth in range(1, len(key) + 1))
     scores = {key: _measure_likeness(tuple(path), key) for key in known}

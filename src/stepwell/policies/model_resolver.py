@@ -19,8 +19,8 @@ from stepwell.core.names import find_nearest, suggest_file, suggest_name
 from stepwell.policies.hub import fetch_model, is_hub_id
 from stepwell.policies.model_cache import get_cached_model
 from stepwell.policies.outline import VERSION
-from stepwell.policies.smollm2 import SMOLLM2, SMOLLM2_REVISION, get_cached_smollm2, outline_smollm2
-from stepwell.policies.tiny_models import compute_tiny_digest, create_tiny, outline_tiny
+from stepwell.policies.smollm2 import SMOLLM2, SMOLLM2_REVISION, get_cached_smollm2, make_smollm2_outline
+from stepwell.policies.tiny_models import compute_tiny_digest, create_tiny, make_tiny_outline
 
 TINY_NAMES = ("tiny-0.3m", "tiny-1m", "tiny-5m")
 TINY_VLM_NAMES = ("tiny-vlm-0.5m", "tiny-vlm-1.5m")
@@ -64,15 +64,15 @@ def resolve_outline(
     if text not in KNOWN_MODELS:
         return resolve_model(text, seed=seed, revision=revision)
     from stepwell.policies.vlm import smollm2 as seeing
-    from stepwell.policies.vlm.tiny import compute_tiny_vlm_digest, outline_tiny_vlm
+    from stepwell.policies.vlm.tiny import compute_tiny_vlm_digest, make_tiny_vlm_outline
 
     if text in TINY_NAMES:
-        key, build = compute_tiny_digest(text), partial(outline_tiny, text)
+        key, build = compute_tiny_digest(text), partial(make_tiny_outline, text)
     elif text in TINY_VLM_NAMES:
-        key, build = compute_tiny_vlm_digest(text), partial(outline_tiny_vlm, text)
+        key, build = compute_tiny_vlm_digest(text), partial(make_tiny_vlm_outline, text)
     else:
         key = f"r{SMOLLM2_REVISION}"
-        build = outline_smollm2 if text == SMOLLM2 else seeing.outline_smollm2_vlm
+        build = make_smollm2_outline if text == SMOLLM2 else seeing.make_smollm2_vlm_outline
     return get_cached_model(f"{text}-outline{VERSION}-{key}", lambda folder: build().write(folder))
 
 

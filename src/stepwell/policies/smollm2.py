@@ -60,7 +60,7 @@ def get_cached_smollm2() -> Path:
 def convert_smollm2(directory: Path) -> None:
     """Write the packaged model into `directory` in Hugging Face format."""
     file = _open_gguf()
-    tokenizer = outline_smollm2(file).build_tokenizer()
+    tokenizer = make_smollm2_outline(file).build_tokenizer()
     _save_weights(file, tokenizer, directory)
     tokenizer.save_pretrained(directory)
 
@@ -90,7 +90,7 @@ def _read_field(file: GGUFFile, name: str) -> Any:
     return file.fields[name]
 
 
-def outline_smollm2(file: GGUFFile | None = None) -> Outline:
+def make_smollm2_outline(file: GGUFFile | None = None) -> Outline:
     """What the packaged file says about model and tokenizer."""
     file = file or _open_gguf()
     tokens = _read_field(file, "tokenizer.ggml.tokens")

@@ -100,7 +100,7 @@ def build_decoder_config(name: str, tokenizer: Any) -> Any:
     return Qwen3Config(**_list_settings(name, tokenizer.eos_token_id, tokenizer.pad_token_id))
 
 
-def outline_tiny(name: str) -> Outline:
+def make_tiny_outline(name: str) -> Outline:
     """All of a tiny model but its weights."""
     core = build_core()
     ids = (core.token_to_id(SPECIAL[token]) for token in ("eos_token", "pad_token"))

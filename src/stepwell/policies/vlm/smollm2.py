@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.policies.outline import Outline
-from stepwell.policies.smollm2 import SMOLLM2_REVISION, get_cached_smollm2, outline_smollm2
+from stepwell.policies.smollm2 import SMOLLM2_REVISION, get_cached_smollm2, make_smollm2_outline
 from stepwell.policies.vlm.llava import (
     DRAW,
     IMAGE_TOKEN,
@@ -32,9 +32,9 @@ def build_smollm2_vlm_key(seed: int) -> str:
     return f"smollm2-vlm-seed{seed}-r{SMOLLM2_REVISION}-{DRAW}"
 
 
-def outline_smollm2_vlm() -> Outline:
+def make_smollm2_vlm_outline() -> Outline:
     """All of the model but its weights."""
-    return add_sight(outline_smollm2(), VISION_TOWER)
+    return add_sight(make_smollm2_outline(), VISION_TOWER)
 
 
 def create_smollm2_vlm(directory: Path, seed: int = 0) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from stepwell.core.errors import ModelError
 from stepwell.policies.outline import Outline
-from stepwell.policies.tiny_models import build_decoder_config, compute_tiny_digest, outline_tiny
+from stepwell.policies.tiny_models import build_decoder_config, compute_tiny_digest, make_tiny_outline
 from stepwell.policies.vlm.llava import (
     DRAW,
     IMAGE_TOKEN,
@@ -72,10 +72,10 @@ def compute_tiny_vlm_digest(name: str) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def outline_tiny_vlm(name: str) -> Outline:
+def make_tiny_vlm_outline(name: str) -> Outline:
     """All of a tiny model but its weights."""
     decoder, tower_size = _get_size(name)
-    return add_sight(outline_tiny(decoder), tower_size)
+    return add_sight(make_tiny_outline(decoder), tower_size)
 
 
 def _get_size(name: str) -> tuple[str, VisionTowerSize]:
