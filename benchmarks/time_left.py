@@ -47,9 +47,9 @@ def main() -> None:
     told: list[tuple[float, LogEntry]] = []
     record = ConsoleMonitor.record
 
-    def watch(monitor: ConsoleMonitor, entry: LogEntry) -> None:
+    def watch(self: ConsoleMonitor, entry: LogEntry) -> None:
         told.append((time.process_time(), entry))
-        record(monitor, entry)
+        record(self, entry)
 
     ConsoleMonitor.record = watch  # type: ignore[method-assign]
     if code := run_command(words):

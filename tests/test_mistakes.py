@@ -106,6 +106,10 @@ FILES: dict[str, str | bytes] = {
     "credits.py": CREDITS,
     "settings.yaml": "train:\n  num_updates: 3\n",
     "nan.jsonl": '{"number": NaN}\n',
+    "sharegpt.jsonl": '{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}\n',
+    "bot.jsonl": '{"messages": [{"role": "bot", "content": "b"}]}\n',
+    "only_user.jsonl": '{"messages": [{"role": "user", "content": "a"}]}\n',
+    "texts.jsonl": '"a"\n"b"\n',
     "prompts.jsonl": '{"prompt": "hi", "completion": "yo"}\n',
     "number.py": f"{NUMBER}\nmade = Number()\n",
     **{

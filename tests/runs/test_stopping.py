@@ -217,6 +217,14 @@ def test_what_a_run_cannot_go_on_with_is_refused_with_the_reason(
     assert before == {path: path.read_bytes() for path in before}
 
 
+def test_fewer_updates_than_were_made_are_refused(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = (whole / "config.toml").read_bytes()
+    assert main(["train", "--resume", str(whole), "train.num_updates=3"]) == 2
+    told = capsys.readouterr().err
+    assert f"train.num_updates is 3, but {whole} has made 4 updates; give more, or leave it out" in told
+    assert (whole / "config.toml").read_bytes() == settings
+
+
 def test_an_edited_config_is_noticed_and_judged_by_the_same_rules(whole: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(whole, copy)

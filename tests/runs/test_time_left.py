@@ -68,19 +68,15 @@ def test_a_warm_start_tells_the_time_left_of_the_whole_run() -> None:
     assert left.estimate_s(LoopState(), 99.0) == pytest.approx(40 * update_s + 5 * eval_s)
 
 
-def test_a_policy_that_knows_no_form_yet_is_expected_to_need_as_few_turns_and_tokens_as_shown() -> None:
+@pytest.mark.parametrize(("form", "turns"), [(0.0, 2), (0.5, 3), (1.0, 4)])
+def test_a_policy_that_knows_no_form_yet_is_expected_to_need_as_few_turns_and_tokens_as_shown(
+    form: float, turns: int
+) -> None:
     left = make_time_left("train.num_updates=1", "train.tasks_per_update=4", "train.group_size=1")
     left.count_imitation(0.4, 4, 1, 1, later=0)
-    left.count_check(8.0, make_episodes(8, 4, 20), make_episodes(4, 2, 5))  # half the turns, a quarter each
-    update_s = 4 * (8.0 / 8 / 4 / 2 + 0.1)
+    left.count_check(8.0, make_episodes(8, 4, 20), make_episodes(4, 2, 5), form)  # a quarter of the tokens
+    update_s = 4 * (8.0 / 8 / 4 * turns / 4 + 0.1 * turns / 2)
     assert left.estimate_s(LoopState(evaluated_at=1), 9.0) == pytest.approx(update_s)
-
-
-def test_a_policy_that_fails_sooner_than_was_shown_learns_from_fewer_turns() -> None:
-    left = make_time_left("train.num_updates=1", "train.tasks_per_update=4", "train.group_size=1")
-    left.count_imitation(0.4, 4, 1, 1, later=0)
-    left.count_check(8.0, make_episodes(8, 1, 5), make_episodes(4, 2, 5))
-    assert left.estimate_s(LoopState(evaluated_at=1), 9.0) == pytest.approx(4 * (8.0 / 8 + 0.1 / 2))
 
 
 def test_the_start_of_kernels_does_not_count_for_every_update_of_a_warm_start() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
@@ -58,8 +59,9 @@ def _check_name(kind: str, name: str) -> None:
     from stepwell.envs.registry import ENVS
 
     if not (name.isidentifier() and name.islower() and name.isascii() and name[0] != "_"):
-        bare = name.partition(".")[0]
-        hint = f"; its files get their endings: write {bare}" if "." in name and bare.isidentifier() else ""
+        bare = re.sub(r"\W+", "_", name.partition(".")[0], flags=re.ASCII).lower()
+        endings = "its files get their endings: " if "." in name else ""
+        hint = f"; {endings}write {bare}" if bare.isidentifier() and bare[0] != "_" else ""
         raise InputError(
             f"{kind} name {name!r} must be lower-case letters, digits and '_', as in coin_hunt{hint}"
         )

@@ -84,6 +84,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--resume continues with the run's own settings; leave out {source!r}")
     if resume is not None and args.env:
         raise ConfigError("--resume continues in the run's own environment; leave out --env")
+    moved = [text for text in args.settings if text.partition("=")[0] in ("name", "folder")]
+    if resume is not None and moved:
+        raise ConfigError(
+            f"--resume continues in {resume}, so leave out {moved[0]}; copy the folder to keep it"
+        )
     if resume is None and args.env is None and source is None:
         raise ConfigError(_describe_missing_config(args))
     for option in ("agent", "tasks", "env"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from stepwell.core.errors import ModelError
 from stepwell.core.names import find_nearest, suggest_file, suggest_name
 from stepwell.policies.hub import fetch_model, is_hub_id
 from stepwell.policies.model_cache import get_cached_model
-from stepwell.policies.outline import VERSION
+from stepwell.policies.outline import VERSION, Outline
 from stepwell.policies.smollm2 import SMOLLM2, SMOLLM2_REVISION, get_cached_smollm2, make_smollm2_outline
 from stepwell.policies.tiny_models import compute_tiny_digest, create_tiny, make_tiny_outline
 
@@ -66,6 +67,7 @@ def resolve_outline(
     from stepwell.policies.vlm import smollm2 as seeing
     from stepwell.policies.vlm.tiny import compute_tiny_vlm_digest, make_tiny_vlm_outline
 
+    build: Callable[[], Outline]
     if text in TINY_NAMES:
         key, build = compute_tiny_digest(text), partial(make_tiny_outline, text)
     elif text in TINY_VLM_NAMES:

@@ -45,7 +45,7 @@ class Outline:
         (directory / "chat_template.jinja").write_text(self.template, encoding="utf-8")
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self.special}
         made = {"tokenizer_config.json": settings, "config.json": self.config}
-        write_json_files(directory, made | {SHAPES: dict(list_shapes(self.config))} | self.files)
+        write_json_files(directory, {**made, SHAPES: dict(list_shapes(self.config)), **self.files})
 
 
 def write_json_files(directory: Path, files: Mapping[str, Any]) -> None:

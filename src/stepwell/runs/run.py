@@ -109,6 +109,11 @@ def _resume_run(config: RunConfig, folder: Path) -> tuple[TrainingLoop, Checkpoi
     record = read_record(folder, config)
     changes = check_changes(record, folder, config)
     saved, notes = _find_checkpoint(folder)
+    if changes and saved is not None and config.train.num_updates < saved.update:
+        raise ConfigError(
+            f"--resume: train.num_updates is {config.train.num_updates}, but {folder} has made "
+            f"{saved.update} updates; give more, or leave it out"
+        )
     loop = _build_loop(config, folder, record)
     if saved is not None:
         loop.state = LoopState.of(saved)

@@ -74,13 +74,19 @@ class TimeLeft:
         """Nothing is left of it."""
         self.warm_updates_left = None
 
-    def count_check(self, took_s: float, played: Sequence[Trajectory], shown: Sequence[Trajectory]) -> None:
-        """A check of the warm start. The policy is expected to write replies as short as those `shown`, and
-        to need as few turns: one that knows no form yet makes all of its turns with all of its tokens."""
+    def count_check(
+        self, took_s: float, played: Sequence[Trajectory], shown: Sequence[Trajectory], form: float = 1.0
+    ) -> None:
+        """A check of the warm start; `form` is the share of replies in the required form, if there is one.
+
+        The policy is expected to write replies as short as those `shown`. Where it knows no form yet, it
+        makes all of its turns in vain: it is expected to need as many as were shown.
+        """
         shorter = min(1.0, _measure_reply(shown) / _measure_reply(played))
-        turns = _count_turns(played) / _count_turns(shown)
-        self.play_s = took_s / len(played) * shorter / max(1.0, turns)
-        self.length = min(1.0, turns)
+        now, wanted = _count_turns(played), _count_turns(shown)
+        turns = form * now + (1.0 - form) * wanted
+        self.play_s = took_s / len(played) * shorter * turns / now
+        self.length = turns / wanted
 
     def count_update(self, took_s: float) -> None:
         """An update, with its checkpoint and without evaluations."""

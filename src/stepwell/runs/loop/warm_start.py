@@ -124,8 +124,10 @@ class WarmStart:
             play(tasks[:1])  # also starts what plays, which comes once
         began = time.perf_counter()
         result = play(tasks)
-        self.time_left.count_check(time.perf_counter() - began, result.trajectories, demonstrations)
-        return result.values() | measure_descriptions(result.trajectories, config.rewards)
+        took_s, values = time.perf_counter() - began, result.values()
+        form = values.get("format_share", 1.0)
+        self.time_left.count_check(took_s, result.trajectories, demonstrations, form)
+        return values | measure_descriptions(result.trajectories, config.rewards)
 
     def _reaches_goal(self, values: dict[str, float], number: int, total: int) -> bool:
         """Whether the policy has learnt enough, which is reported."""
