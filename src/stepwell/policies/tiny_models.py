@@ -25,10 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ModelError
-from stepwell.policies.outline import Outline
 from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.rendering.tiny import TINY_CONTEXT, TINY_VOCAB_SIZE, build_tokenizer, digest_tokenizer
-from stepwell.rendering.tiny.tokenizer import SPECIAL, build_core, read_template
 
 EMBEDDING_STD = 0.02
 OUTPUT_SCALE = 0.1  # for matrices that write into the residual stream
@@ -97,17 +95,11 @@ def build_decoder_config(name: str, tokenizer: Any) -> Any:
     """Build the Qwen3 configuration of a tiny decoder."""
     from transformers import Qwen3Config
 
-    return Qwen3Config(**_list_settings(name, tokenizer.eos_token_id, tokenizer.pad_token_id))
+    return Qwen3Config(**list_settings(name, tokenizer.eos_token_id, tokenizer.pad_token_id))
 
 
-def make_tiny_outline(name: str) -> Outline:
-    """All of a tiny model but its weights."""
-    core = build_core()
-    ids = (core.token_to_id(SPECIAL[token]) for token in ("eos_token", "pad_token"))
-    return Outline(core, SPECIAL, read_template(), {"model_type": "qwen3", **_list_settings(name, *ids)})
-
-
-def _list_settings(name: str, eos_token_id: int, pad_token_id: int) -> dict[str, Any]:
+def list_settings(name: str, eos_token_id: int, pad_token_id: int) -> dict[str, Any]:
+    """The configuration of a tiny decoder."""
     size = _get_size(name)
     return {
         "vocab_size": TINY_VOCAB_SIZE,

@@ -7,11 +7,11 @@ half a tile of a 4 x 4 board. Weights depend only on the seed.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepwell.policies.outline import Outline, write_json_files
 from stepwell.policies.progress_bar import hide_progress_bar
 from stepwell.policies.tiny_models import EMBEDDING_STD, OUTPUT_SCALE
 
@@ -50,32 +50,18 @@ def write_seeing_template(template: str) -> str:
     return template.replace(_TEXT_ALONE, write_content_macro("message.content"))
 
 
-def add_sight(outline: Outline, size: VisionTowerSize) -> Outline:
-    """The outline of a model whose decoder is that of `outline`."""
-    from tokenizers import AddedToken
-
-    outline.core.add_special_tokens([AddedToken(IMAGE_TOKEN, special=True, normalized=False)])
-    config = {
-        "model_type": "llava",
-        "text_config": {**outline.config, "vocab_size": outline.core.get_vocab_size()},
-        "vision_config": {"model_type": "siglip_vision_model", **_list_tower_settings(size)},
-        **_list_image_settings(outline.core.token_to_id(IMAGE_TOKEN)),
-    }
-    template = write_seeing_template(outline.template)
-    return Outline(outline.core, outline.special, template, config, FILES)
-
-
 def build_llava_config(text: Any, size: VisionTowerSize, tokenizer: Any) -> Any:
     """The configuration of decoder `text` with a vision tower. `tokenizer` must know `IMAGE_TOKEN`."""
     from transformers import LlavaConfig, SiglipVisionConfig
 
     text.vocab_size = len(tokenizer)
     vision: Any = SiglipVisionConfig
-    settings = _list_image_settings(tokenizer.convert_tokens_to_ids(IMAGE_TOKEN))
-    return LlavaConfig(vision_config=vision(**_list_tower_settings(size)), text_config=text, **settings)
+    settings = list_image_settings(tokenizer.convert_tokens_to_ids(IMAGE_TOKEN))
+    return LlavaConfig(vision_config=vision(**list_tower_settings(size)), text_config=text, **settings)
 
 
-def _list_tower_settings(size: VisionTowerSize) -> dict[str, Any]:
+def list_tower_settings(size: VisionTowerSize) -> dict[str, Any]:
+    """The configuration of a tower."""
     return {
         "hidden_size": size.width,
         "intermediate_size": size.mlp_width,
@@ -87,7 +73,8 @@ def _list_tower_settings(size: VisionTowerSize) -> dict[str, Any]:
     }
 
 
-def _list_image_settings(marker_id: int) -> dict[str, Any]:
+def list_image_settings(marker_id: int) -> dict[str, Any]:
+    """How images stand among the tokens."""
     return {
         "image_token_index": marker_id,
         "vision_feature_layer": -1,
@@ -116,7 +103,8 @@ def save_llava(model: Any, tokenizer: Any, directory: Path) -> None:
     with hide_progress_bar():
         model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    write_json_files(directory, FILES)
+    for name, content in FILES.items():
+        (directory / name).write_text(json.dumps(content, indent=2) + "\n")
 
 
 IMAGES = {

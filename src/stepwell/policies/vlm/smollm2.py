@@ -11,13 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepwell.policies.outline import Outline
-from stepwell.policies.smollm2 import SMOLLM2_REVISION, get_cached_smollm2, make_smollm2_outline
+from stepwell.policies.smollm2 import SMOLLM2_REVISION, get_cached_smollm2
 from stepwell.policies.vlm.llava import (
     DRAW,
     IMAGE_TOKEN,
     VisionTowerSize,
-    add_sight,
     build_llava,
     build_llava_config,
     save_llava,
@@ -30,11 +28,6 @@ VISION_TOWER = VisionTowerSize(num_layers=4, width=256, num_heads=8, mlp_width=7
 def build_smollm2_vlm_key(seed: int) -> str:
     """The cache key of the model."""
     return f"smollm2-vlm-seed{seed}-r{SMOLLM2_REVISION}-{DRAW}"
-
-
-def make_smollm2_vlm_outline() -> Outline:
-    """All of the model but its weights."""
-    return add_sight(make_smollm2_outline(), VISION_TOWER)
 
 
 def create_smollm2_vlm(directory: Path, seed: int = 0) -> None:

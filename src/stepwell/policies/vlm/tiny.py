@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.core.errors import ModelError
-from stepwell.policies.outline import Outline
-from stepwell.policies.tiny_models import build_decoder_config, compute_tiny_digest, make_tiny_outline
+from stepwell.policies.tiny_models import build_decoder_config, compute_tiny_digest
 from stepwell.policies.vlm.llava import (
     DRAW,
     IMAGE_TOKEN,
     IMAGES,
     PROCESSOR,
     VisionTowerSize,
-    add_sight,
     build_llava,
     build_llava_config,
     save_llava,
@@ -70,12 +68,6 @@ def compute_tiny_vlm_digest(name: str) -> str:
         DRAW,
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-
-
-def make_tiny_vlm_outline(name: str) -> Outline:
-    """All of a tiny model but its weights."""
-    decoder, tower_size = _get_size(name)
-    return add_sight(make_tiny_outline(decoder), tower_size)
 
 
 def _get_size(name: str) -> tuple[str, VisionTowerSize]:

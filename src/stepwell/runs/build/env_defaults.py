@@ -20,6 +20,7 @@ from stepwell.core import ConfigError, Trajectory
 from stepwell.envs.registry import find_env_type
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.reward_balance import average_success_pay
+from stepwell.runs.plan.outline import resolve_outline
 
 PRESET = "own"
 NUM_PLAYED = 16
@@ -53,7 +54,7 @@ def load_own_config(env: str, settings: list[str]) -> tuple[RunConfig, tuple[str
 
 def fit_to_env(config: RunConfig) -> FittedSettings:
     """Fit settings to the environment of `config` by playing its oracle."""
-    components = Components(config, for_plan=True)
+    components = Components(config, for_plan=True, find_model=resolve_outline)
     try:
         if not components.envs.envs[0].has_oracle:
             return FittedSettings(("warm_start.num_demos=0",), (NO_ORACLE.format(env=config.env.name),))

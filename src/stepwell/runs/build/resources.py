@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from stepwell.core.text import describe_error
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import count_places
 from stepwell.envs.tasks import list_distinct_tasks
+from stepwell.policies.model_resolver import resolve_model
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.build.task_files import read_tasks
 from stepwell.workers.placement import check_device
@@ -33,13 +34,14 @@ class RunResources:
     """Settings, and what follows from them for a language agent and a robot alike.
 
     `for_plan` says that nothing will be sampled or trained: the tokenizer is then read without
-    transformers where possible.
+    transformers where possible. `find_model` gives the directory of a language model.
     """
 
     config: RunConfig
     folder: Path | None = None
     run_name: str = ""  # the tag of the run's episodes in the pool; empty: the folder's name
     for_plan: bool = False
+    find_model: Callable[..., Path] = resolve_model
 
     def __post_init__(self) -> None:
         if not self.run_name and self.folder is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepwell.policies.outline import SHAPES
+from stepwell.runs.plan.outline import SHAPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from stepwell.policies.numerics import check_dtype
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop.differences import list_idle_settings
 from stepwell.runs.plan.base_plan import BasePlan
+from stepwell.runs.plan.outline import resolve_outline
 from stepwell.runs.plan.text import format_line
 
 
@@ -29,7 +30,7 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
         parse_database_url(config.pool.url)
     _check_folder(config.folder)
     _check_packages(config)
-    components = Components(config, for_plan=True)
+    components = Components(config, for_plan=True, find_model=resolve_outline)
     try:
         lines = list(_choose_plan(components, opens_env).lines())
         if config.workers.mode == "off" and config.workers.trainers.devices:

@@ -7,10 +7,35 @@ second, also where the model was never built. Tests compare plans made from both
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from stepwell.policies.model_cache import get_cached_model
+from stepwell.policies.model_resolver import (
+    KNOWN_MODELS,
+    SMOLLM2_VLM,
+    TINY_NAMES,
+    TINY_VLM_NAMES,
+    resolve_model,
+)
+from stepwell.policies.smollm2 import CHAT_TEMPLATE, SMOLLM2, SMOLLM2_REVISION, list_special, open_gguf
+from stepwell.policies.smollm2 import build_core as build_smollm2_core
+from stepwell.policies.smollm2 import list_settings as list_smollm2_settings
+from stepwell.policies.tiny_models import compute_tiny_digest, list_settings
+from stepwell.policies.vlm.llava import (
+    FILES,
+    IMAGE_TOKEN,
+    VisionTowerSize,
+    list_image_settings,
+    list_tower_settings,
+    write_seeing_template,
+)
+from stepwell.policies.vlm.smollm2 import VISION_TOWER
+from stepwell.policies.vlm.tiny import TINY_VLM_SIZES, compute_tiny_vlm_digest
+from stepwell.rendering.tiny.tokenizer import SPECIAL, build_core, read_template
 
 SHAPES = "shapes.json"
 VERSION = 1  # increased when outlines change, so that older ones are not reused
@@ -26,32 +51,62 @@ class Outline:
     config: Mapping[str, Any]
     files: Mapping[str, Any] = field(default_factory=dict)
 
-    def build_tokenizer(self) -> Any:
-        """The tokenizer as `transformers` opens it."""
-        from transformers import PreTrainedTokenizerFast
-
-        text = self.config.get("text_config", self.config)
-        return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-            tokenizer_object=self.core,
-            **self.special,
-            model_max_length=text["max_position_embeddings"],
-            clean_up_tokenization_spaces=False,
-            chat_template=self.template,
-        )
-
     def write(self, directory: Path) -> None:
         """Write the directory."""
         self.core.save(str(directory / "tokenizer.json"))
         (directory / "chat_template.jinja").write_text(self.template, encoding="utf-8")
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self.special}
         made = {"tokenizer_config.json": settings, "config.json": self.config}
-        write_json_files(directory, {**made, SHAPES: dict(list_shapes(self.config)), **self.files})
+        for name, content in {**made, SHAPES: dict(list_shapes(self.config)), **self.files}.items():
+            (directory / name).write_text(json.dumps(content, indent=2) + "\n")
 
 
-def write_json_files(directory: Path, files: Mapping[str, Any]) -> None:
-    """Write each content under its name."""
-    for name, content in files.items():
-        (directory / name).write_text(json.dumps(content, indent=2) + "\n")
+def resolve_outline(
+    name_or_path: str | os.PathLike[str], *, seed: int = 0, revision: str | None = None
+) -> Path:
+    """As `resolve_model`, but of a built-in model its outline, whatever the seed."""
+    text = os.fspath(name_or_path)
+    if text not in KNOWN_MODELS:
+        return resolve_model(text, seed=seed, revision=revision)
+    key = f"r{SMOLLM2_REVISION}"
+    if text in TINY_NAMES:
+        key = compute_tiny_digest(text)
+    elif text in TINY_VLM_NAMES:
+        key = compute_tiny_vlm_digest(text)
+    return get_cached_model(
+        f"{text}-outline{VERSION}-{key}", lambda folder: _make_outline(text).write(folder)
+    )
+
+
+def _make_outline(name: str) -> Outline:
+    if name in TINY_VLM_SIZES:
+        decoder, size = TINY_VLM_SIZES[name]
+        return _add_sight(_make_outline(decoder), size)
+    if name == SMOLLM2_VLM:
+        return _add_sight(_make_outline(SMOLLM2), VISION_TOWER)
+    if name == SMOLLM2:
+        file = open_gguf()
+        template = CHAT_TEMPLATE.read_text(encoding="utf-8")
+        config = {"model_type": "llama", **list_smollm2_settings(file)}
+        return Outline(build_smollm2_core(file), list_special(file), template, config)
+    core = build_core()
+    eos, pad = (core.token_to_id(SPECIAL[token]) for token in ("eos_token", "pad_token"))
+    return Outline(core, SPECIAL, read_template(), {"model_type": "qwen3", **list_settings(name, eos, pad)})
+
+
+def _add_sight(outline: Outline, size: VisionTowerSize) -> Outline:
+    """The outline of a model whose decoder is that of `outline`."""
+    from tokenizers import AddedToken
+
+    outline.core.add_special_tokens([AddedToken(IMAGE_TOKEN, special=True, normalized=False)])
+    config = {
+        "model_type": "llava",
+        "text_config": {**outline.config, "vocab_size": outline.core.get_vocab_size()},
+        "vision_config": {"model_type": "siglip_vision_model", **list_tower_settings(size)},
+        **list_image_settings(outline.core.token_to_id(IMAGE_TOKEN)),
+    }
+    template = write_seeing_template(outline.template)
+    return Outline(outline.core, outline.special, template, config, FILES)
 
 
 def list_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, list[int]]]:

