@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from stepwell.cli.main import COMMANDS
-from stepwell.policies import resolve_model
 
 HEAVY = {"torch", "transformers", "scipy", "sqlalchemy"}
 SIMULATORS = {"gymnasium", "mujoco", "metaworld"}
@@ -52,7 +51,6 @@ OWN_ENV = f"{Path(__file__).parents[1] / 'runs' / 'own_envs.py'}:ShortLine"
     "start", [["frozenlake"], ["web-tiny"], ["--env", OWN_ENV]], ids=["frozenlake", "web-tiny", "own"]
 )
 def test_a_language_agents_plan_imports_only_what_it_needs(start: list[str]) -> None:
-    resolve_model("tiny-0.3m")  # making its files, once per machine, takes torch
     shown, modules = run_and_list_modules(["train", *start, "--dry-run", "train.num_tasks=64"])
     assert "301,664 parameters" in shown and "recipe      " in shown
     unneeded = HEAVY | SIMULATORS | WEB | OTHER_COMMANDS

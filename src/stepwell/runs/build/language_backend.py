@@ -32,7 +32,7 @@ from stepwell.core import (
     Task,
     Trajectory,
 )
-from stepwell.policies.model_resolver import ADAPTER_FILE
+from stepwell.policies.model_resolver import ADAPTER_FILE, resolve_model
 from stepwell.rendering import ImageFormat, Renderer, load_tokenizer
 from stepwell.rendering.plain_tokenizer import read_plain_tokenizer
 from stepwell.rewards import BatchJudge, list_part_names
@@ -70,7 +70,8 @@ class LanguageBackend:
         path = Path(self.config.policy.model)
         if (path / ADAPTER_FILE).is_file():
             return path
-        return self.resources.find_model(path, seed=self.config.seed, revision=self.config.policy.revision)
+        find = self.resources.find_model or resolve_model
+        return find(path, seed=self.config.seed, revision=self.config.policy.revision)
 
     @cached_property
     def base_path(self) -> Path:

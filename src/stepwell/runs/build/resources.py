@@ -20,7 +20,6 @@ from stepwell.core.text import describe_error
 from stepwell.envs.batch import EnvBatch
 from stepwell.envs.registry import count_places
 from stepwell.envs.tasks import list_distinct_tasks
-from stepwell.policies.model_resolver import resolve_model
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.build.task_files import read_tasks
 from stepwell.workers.placement import check_device
@@ -34,14 +33,15 @@ class RunResources:
     """Settings, and what follows from them for a language agent and a robot alike.
 
     `for_plan` says that nothing will be sampled or trained: the tokenizer is then read without
-    transformers where possible. `find_model` gives the directory of a language model.
+    transformers where possible. `find_model` gives the directory of a language model in place of
+    `resolve_model`.
     """
 
     config: RunConfig
     folder: Path | None = None
     run_name: str = ""  # the tag of the run's episodes in the pool; empty: the folder's name
     for_plan: bool = False
-    find_model: Callable[..., Path] = resolve_model
+    find_model: Callable[..., Path] | None = None
 
     def __post_init__(self) -> None:
         if not self.run_name and self.folder is not None:

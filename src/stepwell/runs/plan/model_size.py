@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepwell.runs.plan.outline import SHAPES
+SHAPES = "shapes.json"  # of an outline
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from stepwell.policies.vlm.llava import (
 from stepwell.policies.vlm.smollm2 import VISION_TOWER
 from stepwell.policies.vlm.tiny import TINY_VLM_SIZES, compute_tiny_vlm_digest
 from stepwell.rendering.tiny.tokenizer import SPECIAL, build_core, read_template
+from stepwell.runs.plan.model_size import SHAPES
 
-SHAPES = "shapes.json"
 VERSION = 1  # increased when outlines change, so that older ones are not reused
 
 

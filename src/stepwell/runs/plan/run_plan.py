@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError
@@ -13,7 +14,6 @@ from stepwell.policies.numerics import check_dtype
 from stepwell.runs.build.components import Components
 from stepwell.runs.loop.differences import list_idle_settings
 from stepwell.runs.plan.base_plan import BasePlan
-from stepwell.runs.plan.outline import resolve_outline
 from stepwell.runs.plan.text import format_line
 
 
@@ -30,7 +30,7 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
         parse_database_url(config.pool.url)
     _check_folder(config.folder)
     _check_packages(config)
-    components = Components(config, for_plan=True, find_model=resolve_outline)
+    components = Components(config, for_plan=True, find_model=_find_outline)
     try:
         lines = list(_choose_plan(components, opens_env).lines())
         if config.workers.mode == "off" and config.workers.trainers.devices:
@@ -46,6 +46,12 @@ def plan_run(config: RunConfig, *, opens_env: bool = False) -> str:
     finally:
         components.close()
     return "\n".join(lines)
+
+
+def _find_outline(*model: Any, **choice: Any) -> Path:
+    from stepwell.runs.plan.outline import resolve_outline  # a plan imports only what it needs
+
+    return resolve_outline(*model, **choice)
 
 
 def _check_folder(folder: str) -> None:
