@@ -7,7 +7,8 @@
     python benchmarks/planner_papers.py               # all of it
 
 Calibrated: for each table the seconds of one environment's step, one sample and one learnt turn on one GPU
-(three numbers); for GPU physics the time of a context switch; for table 1 (a) the bandwidth between machines;
+(three numbers); for physics or rendering on the GPU the fixed time of a simulator's call, and for ManiSkill
+the time of a context switch; for table 1 (a) the bandwidth between machines;
 one spread of step times for all tables. Assumed, not calibrated: how busy each kind of work keeps a GPU, and
 the size of the weights (`planner_tables.ASSUMED`). The method is least squares on logarithms
 (Levenberg-Marquardt) over short modelled runs; the runs that are compared are longer, with another seed.
@@ -38,7 +39,7 @@ LONG = {"turns": 16, "epochs": 2, "num_updates": 4, "seed": 1}
 SPREADS = (0.15,)
 """0.15, 0.25 and 0.35 were tried on the calibrated columns: errors of 2.0, 3.3 and 4.0 %."""
 GOOD = 0.05  # root of the mean squared error of logarithms at which calibration stops
-NEUTRAL = {"step": 0.01, "sample": 0.005, "learn": 0.01, "switch": 0.1, "bandwidth": 20.0}
+NEUTRAL = {"step": 0.01, "sample": 0.005, "learn": 0.01, "switch": 0.1, "call": 0.1, "bandwidth": 20.0}
 """Round numbers, the same for all tables: where `--neutral` begins."""
 SIZES = (8, 24, 64, 128, 256, 1024)
 WITHOUT = (24, 128, 1024)

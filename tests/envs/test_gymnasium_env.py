@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 from stepwell.core import ConfigError, InputError, Split
 from stepwell.envs import draw_tasks, make_env
 from stepwell.envs.check import check_env
-from stepwell.envs.gymnasium_env import write_observation
+from stepwell.envs.gymnasium_env import make_gymnasium_type, write_observation
 
 gymnasium = pytest.importorskip("gymnasium")
 spaces = gymnasium.spaces
@@ -167,6 +170,34 @@ def test_a_task_is_a_seed_with_how_the_environment_is_made() -> None:
 def test_what_cannot_be_used_is_refused_with_the_reason(name: str, options: dict, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         make_env(name, options)
+
+
+OWN_MODULE = """
+import gymnasium
+
+gymnasium.register("OwnWords-v0", entry_point="tests.envs.test_gymnasium_env:Countdown")
+gymnasium.register("OwnRobot-v0", entry_point="gymnasium.envs.classic_control.pendulum:PendulumEnv")
+"""
+
+
+@pytest.mark.parametrize(("own_id", "is_robot"), [("OwnWords-v0", False), ("OwnRobot-v0", True)])
+def test_a_module_before_the_id_registers_it_in_every_process(
+    own_id: str, is_robot: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_gymnasium_ids.py").write_text(OWN_MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"gymnasium:own_gymnasium_ids:{own_id}"
+    try:
+        with contextlib.closing(make_env(name)) as env:
+            assert (env.name, env.is_robot) == (name, is_robot)  # by this name another process finds it
+            assert env.make_task(env.options, 3).env == name
+    finally:
+        for each in ("OwnWords-v0", "OwnRobot-v0"):
+            gymnasium.registry.pop(each, None)
+        sys.modules.pop("own_gymnasium_ids", None)
+        make_gymnasium_type.cache_clear()
+    with pytest.raises(ConfigError, match="no_such_module"):
+        make_env(f"gymnasium:no_such_module:{own_id}")
 
 
 def test_a_gymnasium_environment_passes_the_checker_without_an_oracle() -> None:

@@ -119,6 +119,19 @@ def test_a_limit_of_kl_that_cannot_act_is_told(tmp_path: Path) -> None:
     assert not says_so("none")
 
 
+def test_a_level_of_recomputation_that_needs_a_gpu_is_told_on_cores() -> None:
+    said = "policy.gradient_checkpointing=offload saves memory on a GPU; on cores it does nothing"
+    assert said in plan_run(small_config("policy.gradient_checkpointing=offload"))
+    assert said in plan_run(
+        small_config(
+            "policy.gradient_checkpointing=offload",
+            'workers.trainers.devices=["cpu", "cpu"]',
+            "workers.mode=stream",
+        )
+    )
+    assert "on cores it does nothing" not in plan_run(small_config("policy.gradient_checkpointing=full"))
+
+
 def test_a_run_whose_ratios_cannot_move_says_so(tmp_path: Path) -> None:
     def says_so(name: str, *settings: str) -> bool:
         run = train(

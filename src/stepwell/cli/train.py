@@ -173,14 +173,17 @@ def _warn_of_foreign_preset(settings: list[str], config: RunConfig) -> None:
     from stepwell.cli.command import split_settings
     from stepwell.config.loading import load_config
     from stepwell.config.presets import list_preset_names
+    from stepwell.envs.registry import find_env_type
 
     source, _ = split_settings(settings)
     if source not in list_preset_names() or source == "own" or ":" not in config.env.name:
         return
+    fitting = f" For settings that fit: stepwell train --env {config.env.name}"
+    if find_env_type(config.env.name).is_robot:
+        fitting = ""  # such settings are for language agents
     print(
         f"warning: the preset {source} is tuned for {load_config(source).env.name}; its rewards, warm start "
-        f"and limits may not fit {config.env.name}. For settings that fit: "
-        f"stepwell train --env {config.env.name}"
+        f"and limits may not fit {config.env.name}.{fitting}"
     )
 
 

@@ -26,6 +26,7 @@ from pydantic import Field, JsonValue
 
 from stepwell.config.base import Settings
 from stepwell.core import JSON, ActionSpace, ConfigError, EnvDescription, Observation, Task
+from stepwell.core.user_code import import_user_module
 from stepwell.envs.base import NOTHING, Effect, Env
 from stepwell.envs.options import declare_host_option
 from stepwell.envs.robots.base import RobotEnv
@@ -63,14 +64,20 @@ class GymnasiumOptions(Settings):
 
 @lru_cache(maxsize=256)
 def make_gymnasium_type(gym_id: str) -> type[Env] | type[RobotEnv]:
-    """The environment class of one Gymnasium id: a robot's if its actions are continuous."""
+    """The environment class of one Gymnasium id: a robot's if its actions are continuous.
+
+    With `module:ID` the module is imported first, which registers the id: in every process of a run.
+    """
     gymnasium = _import_gymnasium()
+    module, _, own_id = gym_id.rpartition(":")
+    if module:
+        import_user_module(module, f"env 'gymnasium:{gym_id}'")
     try:
-        spec = gymnasium.spec(gym_id)
+        spec = gymnasium.spec(own_id)
     except (gymnasium.error.Error, ImportError) as error:
         raise ConfigError(f"env.name 'gymnasium:{gym_id}': {error}") from error
     if _has_continuous_actions(gymnasium, spec):
-        return make_robot_type(spec)
+        return make_robot_type(spec, f"gymnasium:{gym_id}")
     members = {"name": f"gymnasium:{gym_id}", "spec": spec, "__doc__": f"Gymnasium's {gym_id}."}
     return type("GymnasiumEnv", (GymnasiumEnv,), members)
 

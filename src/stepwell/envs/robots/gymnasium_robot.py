@@ -51,8 +51,8 @@ class GymnasiumRobotOptions(RobotOptions):
     )
 
 
-def make_robot_type(spec: Any) -> type[VectorRobotEnv]:
-    """The class of one Gymnasium id; its time limit is the default of `max_actions`."""
+def make_robot_type(spec: Any, name: str) -> type[VectorRobotEnv]:
+    """The class of one Gymnasium id, by this name; its time limit is the default of `max_actions`."""
     limit = spec.max_episode_steps or DEFAULT_MAX_ACTIONS
     field = Field(limit, ge=1, le=1_000_000, description="actions after which an episode ends")
     options = type(
@@ -61,7 +61,7 @@ def make_robot_type(spec: Any) -> type[VectorRobotEnv]:
         {"__module__": __name__, "__annotations__": {"max_actions": "int"}, "max_actions": field},
     )
     members = {
-        "name": f"gymnasium:{spec.id}",
+        "name": name,
         "spec": spec,
         "Options": options,
         "__doc__": f"Gymnasium's {spec.id}.",

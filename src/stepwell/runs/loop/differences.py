@@ -42,6 +42,9 @@ def list_idle_settings(config: RunConfig) -> Iterator[str]:
     """Sentences about settings that cannot act beside the others; plans have them too."""
     if config.train.guard.max_kl is not None and _has_one_step(config):
         yield IDLE_GUARD
+    kind, devices = config.policy.gradient_checkpointing, config.workers.trainers.devices
+    if kind in ("mlp", "offload") and {*(devices or (config.policy.device,))} == {"cpu"}:
+        yield f"policy.gradient_checkpointing={kind} saves memory on a GPU; on cores it does nothing"
 
 
 def _has_constant_ratios(config: RunConfig, recipe: Recipe) -> bool:
