@@ -17,7 +17,9 @@ def plan(name: str) -> list[PlannedRun]:
     return plan_runs(load_study(FOLDER / f"{name}.toml"), FOLDER, Path("runs"))
 
 
-@pytest.mark.parametrize("name", ["webrl_tiny", "webrl_small", "webrl_smollm2", "webrl_baselines"])
+@pytest.mark.parametrize(
+    "name", ["webrl_tiny", "webrl_small", "webrl_smollm2", "webrl_warmup", "webrl_baselines"]
+)
 def test_every_arm_has_a_recipe_that_its_settings_allow(name: str) -> None:
     for run in plan(name):
         recipe = resolve_recipe(run.config.recipe)
