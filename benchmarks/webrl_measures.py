@@ -55,11 +55,13 @@ def measured_loss(
 def read_updates(run: Path) -> list[dict[str, float]]:
     """The figures of each update of a run."""
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    evaluated = {entry["update"] for entry in entries if entry["kind"] == "eval"}
+    evaluated = {entry["update"]: entry["success"] for entry in entries if entry["kind"] == "eval"}
     rows = []
     for m in (entry for entry in entries if entry["kind"] == "update"):
         row = {name: m[key] for name, key in _PLAIN.items() if key in m}
         row["after_evaluation"] = m["update"] - 1 in evaluated
+        if m["update"] in evaluated:
+            row["held_out"] = evaluated[m["update"]]
         if "loss/product" in m:
             row |= {"up": m["loss/up/share"], "wobble": math.sqrt(m["loss/ratio_square"])}
             row["reached"] = m["loss/product"] / m["loss/target_square"]
@@ -80,6 +82,9 @@ _PLAIN = {
     "critic_loss": "loss/value",
     "explained": "explained_variance",
     "replayed": "replay/steps",
+    "checker_success": "outcome/checker_success",
+    "agreement": "outcome/agreement",
+    "false_yes": "outcome/false_yes",
     "engine_farther": "parity/engine_farther",
     "engine_error": "parity/engine_error",
     "trainer_error": "parity/trainer_error",
