@@ -79,7 +79,7 @@ class RunResult:
     def is_done(self) -> bool:
         return self.status in (*DONE, COLLAPSED)
 
-    def recognise_collapse(self) -> RunResult:
+    def mark_collapse(self) -> RunResult:
         """Count a failed run as collapsed if its errors and evaluations say so; returns itself."""
         if self.status != "failed" or not self.error.startswith(STOPPED_BY) or len(self.curve) < 3:
             return self
@@ -171,7 +171,7 @@ def _restore_result(values: dict[str, Any]) -> RunResult:
     env = values.get("env") or values["world"]
     rest = {name: value for name, value in values.items() if name != "world"}
     curve = [(int(x), y) for x, y in values["curve"]]
-    return RunResult(**rest | {"env": env, "curve": curve}).recognise_collapse()
+    return RunResult(**rest | {"env": env, "curve": curve}).mark_collapse()
 
 
 def _read_results(file: Path, study: StudyConfig) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def _read_result(run: PlannedRun) -> RunResult:
         _add_summary(result, summary)
         for name, value in measure_run(folder, entries).items():
             setattr(result, name, value)
-    return result.recognise_collapse()
+    return result.mark_collapse()
 
 
 def _add_summary(result: RunResult, summary: Summary) -> None:
