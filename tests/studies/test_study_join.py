@@ -72,6 +72,32 @@ def test_a_remark_about_a_run_is_kept_and_told_in_the_table(tmp_path: Path) -> N
     assert "* lake-good-seed0: a <former> way" in table and "a &lt;former&gt; way" in page
 
 
+@pytest.mark.parametrize(
+    ("error", "heights", "status"),
+    [
+        ("ParityError: engine and trainer disagree", [0.25, 0.0, 0.0], "collapsed"),
+        ("ParityError: engine and trainer disagree", [0.25, 0.0, 0.1], "failed"),  # it still solves some
+        ("ParityError: engine and trainer disagree", [0.0, 0.0, 0.0], "failed"),  # it never did
+        ("InfraError: killed by SIGKILL", [0.25, 0.0, 0.0], "failed"),  # says nothing about the policy
+    ],
+)
+def test_a_run_stopped_after_its_policy_fell_apart_counts_as_zero(
+    tmp_path: Path, error: str, heights: list[float], status: str
+) -> None:
+    file = part(tmp_path, "first", {"lake-base-seed0": heights, "lake-good-seed0": [0.25, 0.5]})
+    content = json.loads(file.read_text())
+    stopped = next(run for run in content["runs"] if run["name"] == "lake-base-seed0")
+    stopped |= {"status": "failed", "error": error, "success_after": None, "by_task": []}
+    file.write_text(json.dumps(content))
+    study = study_of(THREE, tmp_path)
+    joined = join(study, plan_runs(study, tmp_path, tmp_path / "runs"), [file])
+    run = next(run for run in joined.runs if run.name == "lake-base-seed0")
+    assert (run.status, run.success_after) == (status, 0.0 if status == "collapsed" else None)
+    assert joined.num_done == (2 if status == "collapsed" else 1)
+    base = next(row for row in joined.rows["lake"] if row.variant == "base")
+    assert (base.after is not None and base.after.mean == 0.0) == (status == "collapsed")
+
+
 def test_of_a_run_in_several_parts_the_last_finished_one_counts(tmp_path: Path) -> None:
     name = "lake-base-seed0"
     files = [

@@ -17,7 +17,9 @@ def plan(name: str) -> list[PlannedRun]:
     return plan_runs(load_study(FOLDER / f"{name}.toml"), FOLDER, Path("runs"))
 
 
-@pytest.mark.parametrize("name", ["webrl_tiny", "webrl_small", "webrl_smollm2", "webrl_baselines"])
+@pytest.mark.parametrize(
+    "name", ["webrl_tiny", "webrl_small", "webrl_smollm2", "webrl_warmup", "webrl_baselines"]
+)
 def test_every_arm_has_a_recipe_that_its_settings_allow(name: str) -> None:
     for run in plan(name):
         recipe = resolve_recipe(run.config.recipe)
@@ -96,3 +98,17 @@ def test_arms_of_the_tiny_web_study_differ_in_what_they_name() -> None:
     assert resolve_recipe(arms["self-imitation"].recipe).loss.name == "filtered_bc_loss"
     assert is_replay_wanted(arms["self-imitation"], resolve_recipe(arms["self-imitation"].recipe))
     assert arms["steppo"].policy.critic == "shared" and arms["rloo"].policy.critic == "none"
+
+
+def test_arms_of_the_study_with_a_warm_up_take_the_pace_of_webrl() -> None:
+    study = load_study(FOLDER / "webrl_warmup.toml")
+    assert study.select is not None and not set(study.select.seeds) & set(study.seeds)
+    assert {variant.choice_of for variant in study.variants} == {None, "webrl"}
+    arms = {run.variant: run.config for run in plan("webrl_warmup") if run.seed == 0}
+    recipes = {name: resolve_recipe(config.recipe) for name, config in arms.items()}
+    assert {name for name in arms if not recipes[name].needs_reference} == {"no-kl", "no-kl-no-replay"}
+    assert {name for name in arms if arms[name].outcome.is_judged} == {"webrl-judged"}
+    former = {run.variant: run.config for run in plan("webrl_smollm2") if run.seed == 0}
+    assert (
+        arms["webrl"].train == former["webrl"].train
+    )  # what differs is the trainer's schedule, and the choice

@@ -79,6 +79,16 @@ def test_first_updates_may_teach_the_critic_alone(kind: str) -> None:
     assert any(not torch.equal(after[name], last[name]) for name in before.keys() - critic)
 
 
+def test_the_schedule_begins_again_when_the_policy_begins_to_learn() -> None:
+    """The optimizer knows no gradient of the policy before, so its first steps would be full ones."""
+    trajectories = sampled(num_tasks=4)[1]
+    plan = {"warmup_updates": 1, "schedule": "linear", "num_updates": 5, "final_learning_rate": 0.0}
+    one = trainer("steppo", own=policy("own"), critic_only_updates=2, **plan)
+    full = one.config.optimizer.learning_rate
+    rates = [one.update(trajectories)["learning_rate"] / full for _ in range(5)]
+    assert rates == pytest.approx([0.5, 1.0, 0.5, 1.0, 0.0])
+
+
 def test_a_critic_on_the_policys_backbone_cannot_be_taught_alone() -> None:
     with pytest.raises(ConfigError, match=r"set policy\.critic to 'own'"):
         trainer("steppo", critic_only_updates=2)

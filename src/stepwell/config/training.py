@@ -119,7 +119,8 @@ class TrainConfig(Settings):
         0,
         ge=0,
         description="the first updates teach the critic alone, on rollouts of the policy as it started; "
-        "needs policy.critic own; without effect in recipes that have no critic",
+        "needs policy.critic own; without effect in recipes that have no critic. With the next update the "
+        "schedule of the learning rate begins again, warm-up included",
     )
     measure_credit: bool = Field(
         False,

@@ -12,7 +12,8 @@ Terms
   without playing has no area and does not count for the horizon.
 * The figures of a variant, and how it stands to the others, are made in `rows.py`.
 
-Only finished runs count; a row says how many there are.
+Only finished runs count; a row says how many there are. A run that was stopped (`STOPPED_BY`) after its last
+evaluations had found no success, where there was some at first, has `collapsed`: a result, 0.00, that counts.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ from stepwell.studies.rows import Row, list_seeds, make_rows
 from stepwell.studies.run_status import DONE, ERROR_FILE, read_status, read_whole_summary
 
 _NUM_POINTS = 200  # of a mean curve
+COLLAPSED = "collapsed"
+STOPPED_BY = ("ParityError", "DivergenceError")
+"""Errors that end a run whose policy has fallen apart; any other failure says nothing about the policy."""
 
 
 @dataclass(slots=True)
 class RunResult:
-    """One run. `status` is one of DONE, `failed` (see `error`), `unfinished` or `waiting`.
+    """One run. `status` is one of DONE, `collapsed` or `failed` (see `error`), `unfinished` or `waiting`.
 
     `remark` is for readers of a kept results file, such as that a fault was found since; tables repeat it.
     """
@@ -73,7 +77,17 @@ class RunResult:
 
     @property
     def is_done(self) -> bool:
-        return self.status in DONE
+        return self.status in (*DONE, COLLAPSED)
+
+    def mark_collapse(self) -> RunResult:
+        """Count a failed run as collapsed if its errors and evaluations say so; returns itself."""
+        if self.status != "failed" or not self.error.startswith(STOPPED_BY) or len(self.curve) < 3:
+            return self
+        first, *_, before_last, last = (height for _, height in self.curve)
+        if first > 0 == before_last == last:
+            self.status, self.success_after = COLLAPSED, 0.0
+            self.remark = f"collapsed: 0.00 at update {self.updates}, then stopped"
+        return self
 
 
 @dataclass(slots=True)
@@ -156,7 +170,8 @@ def _restore_result(values: dict[str, Any]) -> RunResult:
     """A run of a results file; earlier versions called its environment `world`."""
     env = values.get("env") or values["world"]
     rest = {name: value for name, value in values.items() if name != "world"}
-    return RunResult(**rest | {"env": env, "curve": [(int(x), y) for x, y in values["curve"]]})
+    curve = [(int(x), y) for x, y in values["curve"]]
+    return RunResult(**rest | {"env": env, "curve": curve}).mark_collapse()
 
 
 def _read_results(file: Path, study: StudyConfig) -> dict[str, Any]:
@@ -251,7 +266,7 @@ def _read_result(run: PlannedRun) -> RunResult:
         _add_summary(result, summary)
         for name, value in measure_run(folder, entries).items():
             setattr(result, name, value)
-    return result
+    return result.mark_collapse()
 
 
 def _add_summary(result: RunResult, summary: Summary) -> None:

@@ -248,12 +248,19 @@ def explain_nan(place: str, advice: str) -> Iterator[None]:
         raise DivergenceError(f"{place}: {error}. This step was not taken. {advice}") from error
 
 
-def rate_share(update: int, *, num_updates: int, schedule: str, warmup: int, final: float) -> float:
+def rate_share(
+    update: int, *, num_updates: int, schedule: str, warmup: int, final: float, start: int = 0
+) -> float:
     """The learning rate of an update (from 0) as a share of the configured one.
+
+    With update `start` the schedule begins again: weights that learn only from then on have no moments in
+    AdamW, whose first steps are full ones however small the gradient is.
 
     >>> [round(rate_share(u, num_updates=5, schedule="linear", warmup=0, final=0.2), 2) for u in range(5)]
     [1.0, 0.8, 0.6, 0.4, 0.2]
     """
+    if update >= start:
+        update, num_updates = update - start, num_updates - start
     if update < warmup:
         return (update + 1) / (warmup + 1)
     if schedule == "constant":

@@ -169,10 +169,9 @@ class Trainer:
         if self.ranks is not None:
             self.ranks.close()
 
-    @property
-    def _is_policy_frozen(self) -> bool:
-        """Whether this update teaches the critic alone."""
-        return self.recipe.needs_critic and self.num_done < self.config.critic_only_updates
+    def _count_critic_updates(self) -> int:
+        """The first updates that teach the critic alone."""
+        return self.config.critic_only_updates if self.recipe.needs_critic else 0
 
     @property
     def rank_pids(self) -> list[int]:
@@ -199,6 +198,7 @@ class Trainer:
             schedule=self.config.schedule,
             warmup=self.config.warmup_updates,
             final=self.config.final_learning_rate,
+            start=self._count_critic_updates(),
         )
         share *= self.rate_factor
         self._stepper.set_rate(share)
@@ -295,7 +295,7 @@ class Trainer:
             version,
             instruction_values=instructions,
             in_detail=self.config.measure_credit,
-            trains_policy=not self._is_policy_frozen,
+            trains_policy=self.num_done >= self._count_critic_updates(),
         )
 
     def _runs_in_parts(self, objective: Objective) -> bool:
