@@ -6,11 +6,13 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+import torch
 from tests.runs.small import notes, small_config, timeless
 from tests.runs.test_resume import same
 
 from stepwell.config.run import RunConfig
 from stepwell.core import ConfigError
+from stepwell.policies import CausalLMPolicy
 from stepwell.runs.build.components import Components
 from stepwell.runs.build.warm_starts import make_cache_key
 from stepwell.runs.run import train
@@ -92,6 +94,21 @@ def test_what_comes_later_does_not_make_another_warm_start(tmp_path: Path) -> No
     assert webrl == key("recipe.name=webrl", "recipe.credit.gamma=1")  # eq. 7 has no discount
     assert webrl == key("recipe.name=awr")  # the critic is taught the same outcomes
     assert webrl != key("recipe.name=digirl")  # which has a second critic
+
+
+def test_untaught_critics_share_one_warm_start_and_begin_with_the_warm_backbone(tmp_path: Path) -> None:
+    def weights(name: str, *settings: str) -> tuple[Path, dict[str, torch.Tensor]]:
+        quick = "warm_start.num_demos=8", "warm_start.value_coef=0", "train.num_updates=0"
+        folder = train(shared(tmp_path, name, *quick, *settings))
+        return folder, CausalLMPolicy.from_pretrained(folder / "checkpoints" / "best").state_dict()
+
+    _, actor = weights("alone", "recipe.name=grpo", "policy.critic=none")
+    folder, judged = weights("judged", "recipe.name=steppo", "policy.critic=own")
+    assert taken(folder) and len(list((tmp_path / "warm").glob("*.lock"))) == 1
+    backbone = {name.removeprefix("critic.backbone."): w for name, w in judged.items() if ".backbone." in name}
+    assert len(backbone) > 10
+    for name, weight in backbone.items():
+        assert torch.equal(weight, actor[f"model.model.{name}"])
 
 
 def test_demonstrations_are_rewarded_by_the_parts_that_the_warm_start_names(tmp_path: Path) -> None:

@@ -76,7 +76,12 @@ class WarmStartConfig(Settings):
         "judge of rewards scores them; for strategies that describe it",
     )
     check_every: int = Field(4, ge=1, description="updates between checks of the goals above")
-    value_coef: float = Field(0.5, ge=0, description="weight of teaching the critic what the recipe reads")
+    value_coef: float = Field(
+        0.5,
+        ge=0,
+        description="weight of teaching the critic what the recipe reads; 0: not taught, and a critic of its "
+        "own begins with the warm actor's backbone",
+    )
     reward_parts: tuple[str, ...] | None = Field(
         None, description="reward parts that the critic is taught; None: recipe.reward_parts"
     )

@@ -125,10 +125,13 @@ def load_checkpoint(checkpoint: Checkpoint, policy: Policy, trainer: Trainer) ->
     trainer.load_state_dict(state, shards if shards.is_dir() else None)
 
 
-def load_policy(path: Path, policy: Policy) -> None:
-    """Load the weights of a directory into a policy of the same kind."""
+def load_policy(path: Path, policy: Policy, *, actor_only: bool = False) -> None:
+    """Load the weights of a directory into a policy of the same kind; the actor's alone into any."""
     dtype = str(policy.model.dtype).removeprefix("torch.")
     saved = type(policy).from_pretrained(path, dtype=dtype, device=policy.device)  # type: ignore[attr-defined]
+    if actor_only:
+        policy.model.load_state_dict(saved.model.state_dict())
+        return
     policy.load_state_dict(saved.state_dict())
     for ours, theirs in (
         (policy.critic, saved.critic),

@@ -1,6 +1,7 @@
 """The critics of a recipe: which ones it needs, what they are taught, and by which loss.
 
     prepare_critics         link and number of critics, as the recipe wants them
+    restart_critic          after a warm start that did not teach it
     check_frozen_start      whether the critic can be taught alone at first
     compute_critic_targets  what a warm start teaches the critic
     compute_critic_loss     squared error or cross-entropy, as the link says
@@ -31,7 +32,9 @@ from stepwell.algos.recipes import Recipe
 from stepwell.config.training import TrainConfig
 from stepwell.core import ConfigError
 from stepwell.packing import Outputs, backward
+from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.critic import CriticLink, CriticModel
+from stepwell.policies.forward import find_backbone
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
 
@@ -48,6 +51,13 @@ def prepare_critics(policy: Policy, recipe: Recipe) -> None:
     if recipe.needs_instruction_critic:
         policy.add_instruction_critic()
         policy.instruction_critic.choose_link(recipe.value.link)
+
+
+def restart_critic(policy: Policy) -> None:
+    """Let a language model's own critic begin with the actor's present backbone: it reads what that reads."""
+    backbone = getattr(policy.critic, "backbone", None)
+    if isinstance(policy, CausalLMPolicy) and backbone is not None and policy.adapters is None:
+        backbone.load_state_dict(find_backbone(policy.model).state_dict())
 
 
 def compute_critic_targets(recipe: Recipe | None, timeline: Timeline) -> CreditResult:

@@ -129,6 +129,18 @@ def breadth_first(env: Navigation) -> int:
     return -1
 
 
+def test_targets_are_in_view_from_the_start_where_that_is_asked_for() -> None:
+    def seen(**options: object) -> list[bool]:
+        env = make_env("navigation", {"min_side": 3.0, "max_side": 4.0, "step_length": 0.5, **options})
+        found = []
+        for seed in range(12):
+            env.reset(seed=seed)
+            found.append("It is in view." in env.state()[StateForm.NATURAL_LANGUAGE])
+        return found
+
+    assert all(seen(target_in_view=True)) and not all(seen())
+
+
 @settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["base", "common"]), st.booleans())
 def test_every_task_can_be_solved_in_time_and_not_sooner_than_asked(seed: int, how: str, face: bool) -> None:

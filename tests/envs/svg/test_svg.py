@@ -140,6 +140,22 @@ def test_icons_are_many_distinct_and_drawn_at_random() -> None:
     assert all(len(svg) <= 700 for _, svg in found)
 
 
+def test_single_shapes_are_named_by_what_is_seen_and_one_off_is_half_right() -> None:
+    found = load_icons("shapes", 300)
+    assert len({svg for _, svg in found}) == len(found) == 2384
+    assert {name for name, _ in found} == {
+        f"{colour} {kind}" for colour in ("red", "green", "blue", "black") for kind in ("circle", "rect")
+    }
+    env = playing(Svg.make_task(Svg.Options(icons="shapes"), seed=0), icons="shapes")
+    (code,) = env.oracle()
+    assert code == '<svg viewBox="0 0 10 10"><rect x="3" y="4" width="4" height="6" fill="green"/></svg>'
+    near, far = code.replace('x="3"', 'x="4"'), code.replace("green", "red")
+    likeness = [env.step([text])[4]["similarity"] for text in (code, near)]
+    assert likeness[0] == 1.0 and 0.3 < likeness[1] < 0.6
+    env = playing(Svg.make_task(Svg.Options(icons="shapes"), seed=0), icons="shapes")
+    assert env.step([far])[4]["similarity"] < 0.7
+
+
 def test_icons_of_a_folder(tmp_path) -> None:
     (tmp_path / "dot.svg").write_text('<svg viewBox="0 0 4 4"><circle cx="2" cy="2" r="1"/></svg>')
     (tmp_path / "copy.svg").write_text('<svg viewBox="0 0 4 4"><circle cx="2" cy="2" r="1" /></svg>')

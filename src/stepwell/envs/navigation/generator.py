@@ -42,7 +42,7 @@ def make_task(name: str, options: NavigationOptions, seed: int) -> Task:
         for _ in range(MAX_STARTS):
             start = Pose(rng.randrange(len(room.floor[0])), rng.randrange(len(room.floor)), rng.randrange(4))
             target = rng.choice(room.things)
-            if room.is_free(start.column, start.row) and _takes_long_enough(room, start, target, options):
+            if room.is_free(start.column, start.row) and _is_fit_start(room, start, target, options):
                 instruction = write_instruction(rng, target.kind, options.instruction)
                 return Task(
                     name, _make_content(room, start, target), instruction, seed, (options.instruction,)
@@ -96,10 +96,12 @@ def _leaves_passage(one: Furniture, other: Furniture) -> bool:
     )
 
 
-def _takes_long_enough(
+def _is_fit_start(
     room: NavigationRoom, start: Pose, target: Furniture, options: NavigationOptions
 ) -> bool:
     sight = LineOfSight(room, options.fov)
+    if options.target_in_view and target.kind.name not in (thing.name for thing in sight.list_view(start)):
+        return False
     way = find_shortest_route(
         room, start, make_arrival_test(sight, target, options), options.must_face, options.max_actions
     )

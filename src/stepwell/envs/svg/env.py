@@ -19,7 +19,7 @@ from stepwell.core import JSON, ActionSpace, EnvDescription, InputError, Observa
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.svg.guide import make_examples, write_guide
 from stepwell.envs.svg.icons import load_icons
-from stepwell.envs.svg.markup import SvgError, read_markup
+from stepwell.envs.svg.markup import XMLNS, SvgError, read_markup
 from stepwell.envs.svg.options import SvgOptions
 from stepwell.envs.svg.rasteriser import draw_svg
 from stepwell.envs.svg.similarity import TITLES, LikenessJudge, LikenessScore
@@ -110,8 +110,8 @@ class Svg(Env):
         return Observation(text, (self.target, self.drawing))
 
     def oracle(self) -> list[str]:
-        """The code of the icon itself."""
-        return [self.target_svg]
+        """The code of the icon itself, without the namespace, which every drawing gets anyway."""
+        return [self.target_svg.replace(f' xmlns="{XMLNS}"', "", 1)]
 
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON."""

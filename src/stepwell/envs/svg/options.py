@@ -14,7 +14,9 @@ class SvgOptions(Settings):
     """Icons, limits, images, and how likeness is measured and paid."""
 
     icons: str = declare_host_option(
-        "lucide", description="'lucide' (the icons of that package) or a folder of .svg files"
+        "lucide",
+        description="'lucide' (the icons of that package), 'shapes' (circles and rectangles) or a folder of "
+        ".svg files",
     )
     max_icon_chars: int = Field(700, ge=60, le=1_000_000, description="icons with longer code are left out")
     max_turns: int = Field(

@@ -10,6 +10,8 @@ the user's own reward functions count by their content.
 Invariants
 * A run that finds its warm start continues exactly like the one that made it: weights are stored in full,
   and nothing later depends on how they were made.
+* With `warm_start.value_coef = 0` the critic is not taught and does not count: runs with any critic share one
+  warm start, and a critic of its own begins with the warm actor's backbone (`training/critics.py`).
 * A damaged warm start is made again. A run that dies while making one leaves only a lock file, which the
   system has released.
 """
@@ -68,12 +70,14 @@ def make_cache_key(components: Components) -> str:
     values = config.model_dump(mode="json", exclude=_WHERE | _LATER)
     del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
     values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}  # for `stop_at`
-    values["policy"]["critic"] = components.critic_kind
-    values["critic"] = _describe_critic_targets(recipe)
-    values["rewarded"] = [
-        *components.demonstrated_parts,
-        *(recipe.optional_reward_parts if config.rewards.process else ()),
-    ]
+    values["policy"]["critic"] = None
+    if config.warm_start.value_coef:
+        values["policy"]["critic"] = components.critic_kind
+        values["critic"] = _describe_critic_targets(recipe)
+        values["rewarded"] = [
+            *components.demonstrated_parts,
+            *(recipe.optional_reward_parts if config.rewards.process else ()),
+        ]
     values["num_tasks"] = config.train.num_tasks
     if config.warm_start.chats is not None:  # the content of a file counts, not its name
         values["warm_start"]["chats"] = _hash_rows(config.warm_start.chats)
@@ -120,7 +124,7 @@ def load_or_make(
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists() and find_damage(path) is None:
-            load_policy(path, components.policy)
+            load_policy(path, components.policy, actor_only=not components.config.warm_start.value_coef)
             note(f"warm start: loaded from {path}")
             return
         make()

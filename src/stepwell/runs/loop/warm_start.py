@@ -26,7 +26,7 @@ from stepwell.runs.loop.rollout_metrics import measure_descriptions
 from stepwell.runs.loop.time_left import TIMED, TimeLeft
 from stepwell.runs.sft.chats import read_chats
 from stepwell.training import count_batches, imitate
-from stepwell.training.critics import prepare_critics
+from stepwell.training.critics import prepare_critics, restart_critic
 from stepwell.training.memory_budget import TokenBudget
 
 SHARES = ("success", "format_share")  # of what a check of the goal measures: recorded
@@ -55,6 +55,8 @@ class WarmStart:
             self._imitate()
         else:
             load_or_make(self.components, Path(cache), self._imitate, self.monitor.note)
+        if not self.components.config.warm_start.value_coef:
+            restart_critic(self.components.policy)
         self.time_left.end_warm_start()
 
     def _imitate(self) -> None:
