@@ -105,7 +105,9 @@ def test_untaught_critics_share_one_warm_start_and_begin_with_the_warm_backbone(
     _, actor = weights("alone", "recipe.name=grpo", "policy.critic=none")
     folder, judged = weights("judged", "recipe.name=steppo", "policy.critic=own")
     assert taken(folder) and len(list((tmp_path / "warm").glob("*.lock"))) == 1
-    backbone = {name.removeprefix("critic.backbone."): w for name, w in judged.items() if ".backbone." in name}
+    backbone = {
+        name.removeprefix("critic.backbone."): w for name, w in judged.items() if ".backbone." in name
+    }
     assert len(backbone) > 10
     for name, weight in backbone.items():
         assert torch.equal(weight, actor[f"model.model.{name}"])

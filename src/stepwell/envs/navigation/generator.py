@@ -96,9 +96,7 @@ def _leaves_passage(one: Furniture, other: Furniture) -> bool:
     )
 
 
-def _is_fit_start(
-    room: NavigationRoom, start: Pose, target: Furniture, options: NavigationOptions
-) -> bool:
+def _is_fit_start(room: NavigationRoom, start: Pose, target: Furniture, options: NavigationOptions) -> bool:
     sight = LineOfSight(room, options.fov)
     if options.target_in_view and target.kind.name not in (thing.name for thing in sight.list_view(start)):
         return False

@@ -1,8 +1,8 @@
-"""Icons to draw: those of the `lucide` package (over 1,700, ISC and MIT licences), single shapes, or a folder.
+"""Icons to draw: of the `lucide` package (over 1,700, ISC and MIT licences), single shapes, or of a folder.
 
-Single shapes are circles and rectangles of four colours on a canvas of 10 by 10: what a small model can learn
-to draw. Every icon is read as an agent's code would be, and its canonical code is what a task holds. Icons that
-are refused, empty or longer than asked are left out, and of equal ones the first name stays.
+Single shapes are circles and rectangles of four colours on a canvas of 10 by 10: what a small model can
+learn to draw. Every icon is read as an agent's code would be, and its canonical code is what a task holds.
+Icons that are refused, empty or longer than asked are left out, and of equal ones the first name stays.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def _read_files(source: str) -> Iterator[tuple[str, str]]:
         return
     folder = Path(source)
     if not folder.is_dir():
-        raise ConfigError(f"env.options.icons must be 'lucide', 'shapes' or a folder of .svg files, got {source!r}")
+        raise ConfigError(
+            f"env.options.icons must be 'lucide', 'shapes' or a folder of .svg files, got {source!r}"
+        )
     for path in folder.glob("*.svg"):
         yield path.stem, path.read_text(errors="replace")
 
