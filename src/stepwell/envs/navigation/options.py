@@ -23,7 +23,7 @@ class NavigationOptions(Settings):
     must_face: bool = Field(
         False, description="success needs the agent turned to the target, in view, as well"
     )
-    target_in_view: bool = Field(False, description="the target can be seen from the start")
+    target_in_view: bool = Field(False, description="our own rooms: the target can be seen from the start")
     min_actions: int = Field(4, ge=1, le=1000, description="shortest solution of a task, at least")
     max_actions_per_turn: int = Field(5, ge=1, le=1000, description="actions of one turn")
     max_turns: int = Field(
