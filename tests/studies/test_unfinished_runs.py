@@ -67,6 +67,25 @@ def test_the_page_of_vagen_has_the_figures_of_its_runs() -> None:
         assert row in page or row.replace(" (rewarded)", "") in page, row
 
 
+def test_the_page_of_vagen_has_the_runs_of_the_other_three_environments() -> None:
+    folder = ROOT / "benchmarks/results/vagen-environments"
+    page = (ROOT / "docs/study_vagen.md").read_text(encoding="utf-8")
+    runs = json.loads((folder / "results.json").read_text())["runs"]
+    finished = [run for run in runs if run["updates"] == 30 and run["success_after"] is not None]
+    assert len(finished) == 17
+    section = page.split("### Navigation, PrimitiveSkill, SVG\n")[1].partition("\n**")[0]
+    rows = {line.split(" | ")[0]: line for line in section.splitlines()}
+    for run in finished:
+        assert f"{run['success_before']:.2f} → {run['success_after']:.2f}" in rows[f"| {run['variant']}"]
+    pairs = json.loads((folder / "training-navigation.json").read_text())["pairs"]
+    for pair in pairs:
+        low, high = pair["interval"]
+        text = f"{pair['difference']:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−")
+        assert text in page, text
+    blind = json.loads((folder / "navigation-baselines.json").read_text())["blind_plan_success"]
+    assert f"; {blind:.2f} |" in rows["| random play; the best blind plan"]
+
+
 def test_the_page_has_what_the_committed_file_says() -> None:
     file = ROOT / "benchmarks/results/step-credit-short/training.json"
     pairs = {pair["pair"]: pair for pair in json.loads(file.read_text())["pairs"]}
