@@ -1,15 +1,18 @@
-"""What play that does not look scores in the Navigation of `studies/vagen_environments.toml`.
+"""What play that does not look scores in Navigation: in the rooms of `studies/vagen_environments.toml`, and others.
 
     python benchmarks/navigation_baselines.py
 
-Random play, and the best fixed plan for training rooms, on the study's held-out rooms.
+Random play, and the best fixed plan for training rooms, on the study's number of held-out rooms.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+from stepwell.config.loading import load_config
+from stepwell.config.run import RunConfig
 from stepwell.config.study import load_study, plan_runs
 from stepwell.core import Split
 from stepwell.core.disk import atomic_write
@@ -18,22 +21,33 @@ from stepwell.runs.build.components import Components
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "benchmarks/results/vagen-environments/navigation-baselines.json"
-NUM_TRAINING = 1024
+NUM_TRAINING, NUM_HELD_OUT = 1024, 128
+
+
+def measure_blind_play(config: RunConfig, **changes: Any) -> dict[str, Any]:
+    """The best plan that never looks, and random play, with some options changed."""
+    options = config.env.options | {"observation": "text"} | changes  # nothing is rendered
+    env = config.env.model_copy(update={"options": options})
+    components = Components(config.model_copy(update={"env": env}))
+    training = components.tasks(Split.TRAIN, NUM_TRAINING, 0)
+    held_out = components.list_held_out_tasks(NUM_HELD_OUT)
+    blind = find_blind_plan("navigation", options, training, held_out, beam_width=500)
+    return {
+        "blind_plan": list(blind.actions),
+        "blind_plan_success": round(blind.success, 4),
+        "random_play_success": round(measure_random_play("navigation", options, held_out, seed=0), 4),
+    }
 
 
 def main() -> None:
     file = ROOT / "studies/vagen_environments.toml"
     planned = plan_runs(load_study(file), file.parent, Path("runs"))
-    config = next(run.config for run in planned if run.env == "navigation")
-    components = Components(config)
-    training, held_out = components.tasks(Split.TRAIN, NUM_TRAINING, 0), components.list_held_out_tasks()
-    options = config.env.options | {"observation": "text"}  # nothing is rendered
-    blind = find_blind_plan("navigation", options, training, held_out)
+    study = next(run.config for run in planned if run.env == "navigation")
     content = {
-        "how": f"{len(training)} training rooms for the plan, {len(held_out)} held-out rooms",
-        "blind_plan": list(blind.actions),
-        "blind_plan_success": blind.success,
-        "random_play_success": measure_random_play("navigation", options, held_out, seed=0),
+        "how": f"{NUM_TRAINING} training rooms for the plan, {NUM_HELD_OUT} held-out rooms",
+        "study": measure_blind_play(study),
+        "study without target_in_view": measure_blind_play(study, target_in_view=False),
+        "preset navigation-visual": measure_blind_play(load_config("navigation-visual", [])),
     }
     atomic_write(RESULT, json.dumps(content, indent=1) + "\n")
     print(json.dumps(content, indent=1))

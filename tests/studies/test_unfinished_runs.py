@@ -82,7 +82,7 @@ def test_the_page_of_vagen_has_the_runs_of_the_other_three_environments() -> Non
         low, high = pair["interval"]
         text = f"{pair['difference']:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−")
         assert text in page, text
-    blind = json.loads((folder / "navigation-baselines.json").read_text())["blind_plan_success"]
+    blind = json.loads((folder / "navigation-baselines.json").read_text())["study"]["blind_plan_success"]
     assert f"; {blind:.2f} |" in rows["| random play; the best blind plan"]
 
 
