@@ -116,7 +116,8 @@ def test_the_five_worlds_of_vagen_meet_every_method_from_the_same_start() -> Non
     assert worlds == {"frozenlake", "sokoban", "navigation", "primitive_skill", "svg"}
     main = [variant.name for variant in study.variants if not variant.table]
     assert main == [
-        "start", "vagen-full", "vagen-base", "bi-level-only", "reward-only", "turn-ppo", "grpo", "vanilla-ppo",
+        "start", "vagen-full", "vagen-base", "bi-level-only", "reward-only",
+        "turn-ppo", "grpo", "vanilla-ppo",
     ]  # fmt: skip
     arms = {run.variant: run.config for run in runs if run.env == "sokoban" and run.seed == 0}
     starts = {
