@@ -1,4 +1,4 @@
-"""What play that does not look scores in Navigation: in rooms of `studies/vagen_environments.toml`, and others.
+"""What play that does not look scores in Navigation: rooms of `studies/vagen_environments.toml`, and others.
 
     python benchmarks/navigation_baselines.py
 
