@@ -58,7 +58,7 @@ def test_equal_dialogues_that_share_nothing_are_not_copied() -> None:
 def test_unequal_dialogues_have_few_lengths_and_batches_of_powers_of_two() -> None:
     found = sequences.find_sequences(layout_of(alone(4000, 4001, 4002, 9000)))
     assert found is not None and found.groups == ((2, 4096), (1, 4096), (1, 9216))
-    assert found.tokens is not None and found.tokens.numel() == 3 * 4096 + 9216
+    assert found.tokens is not None and found.tokens.size == 3 * 4096 + 9216
 
 
 def test_short_dialogues_and_long_shared_prompts_are_refused() -> None:

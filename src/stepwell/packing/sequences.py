@@ -14,14 +14,14 @@ Where nothing branches and all lengths are equal, the packed tokens are the sequ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stepwell.packing.device_copies import copy_to_device
+from stepwell.packing.device_copies import NumberTable
 from stepwell.packing.kernel_inputs import ScoreOptions
 from stepwell.packing.layout import TreeLayout
 from stepwell.packing.tree import IntArray
@@ -39,21 +39,74 @@ _STEPS_PER_OCTAVE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
-    """The sequences of a tree, one after the other.
+class SequenceSize:
+    """How large the arrays of sequences are; a captured pass has one size.
 
-    `tokens` are their tokens, padding included (None: all tokens of the tree in order). `groups` are the
-    shapes (sequences, length) of the dense calls. Token t is read at `owners[t]`, and nothing is read at
-    `unread`; its copies are at `copies[copy_starts[t] : copy_starts[t + 1]]`. Layout padding has neither.
+    `groups` are the shapes (sequences, length) of the dense calls. `unread` is 0 where the packed tokens are
+    the sequences.
     """
 
-    tokens: Tensor | None
+    tokens: int
     groups: tuple[tuple[int, int], ...]
-    owners: Tensor
-    unread: Tensor
-    copies: Tensor
-    copy_starts: Tensor
-    num_owned: int
+    unread: int
+    is_plain: bool
+
+    def holds(self, other: SequenceSize) -> bool:
+        """Whether arrays of this size have room for sequences of another, over as many tokens."""
+        is_alike = (self.tokens, self.groups, self.is_plain) == (other.tokens, other.groups, other.is_plain)
+        return is_alike and (self.unread > 0) == (other.unread > 0) and self.unread >= other.unread
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePlan:
+    """The sequences of a tree, one after the other, as arrays of the host.
+
+    `tokens` are their tokens, padding included (None: all tokens of the tree in order). Token t is read at
+    `owners[t]`, and no token at `unread`; `places` are those that are not padding.
+    """
+
+    num_tokens: int
+    groups: tuple[tuple[int, int], ...]
+    tokens: IntArray | None
+    owners: IntArray
+    unread: IntArray
+    places: IntArray
+
+    @property
+    def size(self) -> SequenceSize:
+        return SequenceSize(self.num_tokens, self.groups, int(self.unread.size), self.tokens is None)
+
+    def pad(self, num_tokens: int) -> SequencePlan:
+        """The same for a layout with more padding."""
+        return replace(self, num_tokens=num_tokens)
+
+
+class Sequences:
+    """A plan on a device. The copies of token t are `copies[copy_starts[t] : copy_starts[t + 1]]`.
+
+    The layout's padding has no copies, and is read where nothing else is.
+    """
+
+    def __init__(self, size: SequenceSize, device: torch.device) -> None:
+        self.groups = size.groups
+        self.num_places = places = sum(count * length for count, length in size.groups)
+        lengths = {"tokens": places, "owners": size.tokens, "unread": size.unread}
+        lengths |= {"copies": places, "copy_starts": size.tokens + 1}
+        lengths = dict.fromkeys(lengths, 0) if size.is_plain else lengths
+        self._table = table = NumberTable(lengths, device, torch.int64)
+        self.tokens = None if size.is_plain else table["tokens"]
+        self.owners, self.unread = table["owners"], table["unread"]
+        self.copies, self.copy_starts = table["copies"], table["copy_starts"]
+
+    def fill(self, plan: SequencePlan) -> None:
+        """Take the sequences of a plan over as many tokens."""
+        if plan.tokens is None:
+            return
+        seen = plan.tokens[plan.places]
+        per_token = np.bincount(seen, minlength=plan.num_tokens)
+        found = {"tokens": plan.tokens, "owners": plan.owners[: plan.num_tokens], "unread": plan.unread}
+        found |= {"copies": plan.places[np.argsort(seen, kind="stable")]}
+        self._table.fill(found | {"copy_starts": np.concatenate([[0], np.cumsum(per_token)])})
 
 
 def supports_sequences(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> bool:
@@ -70,11 +123,11 @@ def supports_sequences(query: Tensor, value: Tensor, layout: TreeLayout, how: Sc
     return find_sequences(layout) is not None
 
 
-def find_sequences(layout: TreeLayout) -> Sequences | None:
+def find_sequences(layout: TreeLayout) -> SequencePlan | None:
     """The layout's sequences, kept with it; None if they are short or share too much."""
-    if "sequences" not in layout.cache:
-        layout.cache["sequences"] = _build_sequences(layout)
-    found: Sequences | None = layout.cache["sequences"]
+    if "sequence plan" not in layout.cache:
+        layout.cache["sequence plan"] = _plan_sequences(layout)
+    found: SequencePlan | None = layout.cache["sequence plan"]
     return found
 
 
@@ -83,8 +136,13 @@ def sequence_attention(
 ) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
     kernel = KERNEL if query.is_cuda else "cpu"
+    if "sequences" not in layout.cache:
+        plan = find_sequences(layout)
+        assert plan is not None
+        layout.cache["sequences"] = made = Sequences(plan.size, layout.device)
+        made.fill(plan)
     output: Tensor = _SequenceAttention.apply(  # type: ignore[no-untyped-call]
-        query, key, value, find_sequences(layout), how.scaling, kernel
+        query, key, value, layout.cache["sequences"], how.scaling, kernel
     )
     return output
 
@@ -128,7 +186,7 @@ class _SequenceAttention(torch.autograd.Function):
 
 def _gather(side: Tensor, plan: Sequences) -> Tensor:
     """The tokens [T, heads, D] of all sequences."""
-    return side[: plan.num_owned] if plan.tokens is None else side.index_select(0, plan.tokens)
+    return side[: plan.num_places] if plan.tokens is None else side.index_select(0, plan.tokens)
 
 
 def _iterate_groups(sides: list[Tensor], plan: Sequences) -> Iterator[list[Tensor]]:
@@ -141,19 +199,18 @@ def _iterate_groups(sides: list[Tensor], plan: Sequences) -> Iterator[list[Tenso
 
 
 def _read_owned(flat: Tensor, plan: Sequences, count: int) -> Tensor:
-    """The rows of the tokens themselves, [count, heads, D]; layout padding is zero."""
-    if plan.tokens is None and flat.shape[0] == count:
+    """The rows of the tokens themselves, [count, heads, D]."""
+    if plan.tokens is not None:
+        return flat.index_select(0, plan.owners)
+    if plan.num_places == count:
         return flat
-    owned = flat if plan.tokens is None else flat.index_select(0, plan.owners)
-    if plan.num_owned == count:
-        return owned
-    return torch.cat([owned, owned.new_zeros(count - plan.num_owned, *owned.shape[1:])])
+    return torch.cat([flat, flat.new_zeros(count - plan.num_places, *flat.shape[1:])])
 
 
 def _spread_owned(grads: Tensor, plan: Sequences) -> Tensor:
     """Gradients of outputs, each at the place it was read from; zero elsewhere."""
     if plan.tokens is None:
-        return grads[: plan.num_owned].contiguous()
+        return grads[: plan.num_places].contiguous()
     # few places are not read: a gather of all and a zero for those is half the time of a scatter
     return grads.index_select(0, plan.tokens).index_fill_(0, plan.unread, 0.0)
 
@@ -168,7 +225,7 @@ def _sum_copies(keys: Tensor, values: Tensor, plan: Sequences, count: int) -> tu
     owner = torch.arange(count).repeat_interleave(plan.copy_starts.diff().long())
     zeros = [side.new_zeros(count, *side.shape[1:]) for side in (keys, values)]
     key_sum, value_sum = (
-        zero.index_add_(0, owner, side[plan.copies.long()])
+        zero.index_add_(0, owner, side[plan.copies[: owner.numel()]])
         for zero, side in zip(zeros, (keys, values), strict=True)
     )
     return key_sum, value_sum
@@ -215,8 +272,8 @@ def _pull_back(sides: list[Tensor], state: list[Tensor], scaling: float, kernel:
 # --- the plan ---------------------------------------------------------------------------
 
 
-def _build_sequences(layout: TreeLayout) -> Sequences | None:
-    tree = layout.tree
+def _plan_sequences(layout: TreeLayout) -> SequencePlan | None:
+    tree, count = layout.tree, layout.tree.num_tokens
     leaves = [
         (*ancestors, (start, stop))
         for start, stop, ancestors in layout.runs
@@ -227,41 +284,29 @@ def _build_sequences(layout: TreeLayout) -> Sequences | None:
     if lengths.mean() < SHORTEST or int((lengths * (lengths + 1) // 2).sum()) > MOST_WORK * pairs:
         return None
     order, padded, groups = _pad_lengths(lengths)
-    if int(padded.sum()) > MOST_TOKENS * tree.num_tokens:
+    total = int(padded.sum())
+    if total > MOST_TOKENS * count:
         return None
-    tokens = np.zeros(int(padded.sum()), dtype=np.int64)
-    is_real = np.zeros(tokens.size, dtype=bool)
+    tokens, is_real = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=bool)
     starts = np.concatenate([[0], np.cumsum(padded[order])])
     for place, leaf in enumerate(order.tolist()):
         at, stop = int(starts[place]), int(starts[place] + lengths[leaf])
         tokens[at:stop] = np.concatenate([np.arange(*bounds) for bounds in leaves[leaf]])
         is_real[at:stop] = True
-    return _describe_sequences(layout, tokens, np.flatnonzero(is_real), groups)
-
-
-def _describe_sequences(
-    layout: TreeLayout, tokens: IntArray, places: IntArray, groups: list[tuple[int, int]]
-) -> Sequences:
-    """`places` are those of the tokens that are not padding."""
-    count = layout.tree.num_tokens
-    copies = places[np.argsort(tokens[places], kind="stable")]
-    per_token = np.bincount(tokens[places], minlength=layout.num_tokens)
-    copy_starts = np.concatenate([[0], np.cumsum(per_token)])
-
-    def to_device(array: Any) -> Tensor:
-        return copy_to_device(array, layout.device, np.int32)
-
-    owners = copies[copy_starts[:count]]
-    is_identity = tokens.size == count and np.array_equal(tokens, np.arange(count))
-    return Sequences(
-        tokens=None if is_identity else to_device(tokens),
-        groups=tuple(groups),
-        owners=to_device(owners).long(),
-        unread=to_device(np.setdiff1d(np.arange(tokens.size), owners, assume_unique=True)).long(),
-        copies=to_device(copies),
-        copy_starts=to_device(copy_starts),
-        num_owned=count,
-    )
+    if total == count and np.array_equal(tokens, np.arange(count)):
+        empty = np.zeros(0, dtype=np.int64)
+        return SequencePlan(layout.num_tokens, tuple(groups), None, empty, empty, empty)
+    if total == count:  # the layout's padding needs places that nobody reads
+        groups, tokens = [*groups, (1, 64)], np.append(tokens, np.zeros(64, dtype=np.int64))
+        is_real = np.append(is_real, np.zeros(64, dtype=bool))
+    places = np.flatnonzero(is_real)
+    owners = np.empty(count, dtype=np.int64)
+    owners[tokens[places[::-1]]] = places[::-1]  # the first of a token's places is written last
+    is_unread = np.ones(tokens.size, dtype=bool)
+    is_unread[owners] = False
+    unread = np.flatnonzero(is_unread)
+    owners = np.append(owners, unread[0])  # for the layout's padding: gradients are zero there
+    return SequencePlan(layout.num_tokens, tuple(groups), tokens, owners, unread, places)
 
 
 def _pad_lengths(lengths: IntArray) -> tuple[IntArray, IntArray, list[tuple[int, int]]]:

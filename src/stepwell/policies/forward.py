@@ -140,6 +140,12 @@ def read_hidden_states(output: Any) -> Tensor:
 
 def compute_hidden_states(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:
     """Compute the last hidden states [rows * columns, H] of all places."""
+    passes = getattr(backbone, "captured_passes", None)
+    states: Tensor | None = None
+    if passes is not None and inputs.embed is None:
+        states = passes.run(backbone, inputs.arguments)
+    if states is not None:
+        return states
     output = backbone(**inputs.build_arguments(backbone), use_cache=False)
     return read_hidden_states(output).flatten(0, 1)
 

@@ -23,8 +23,8 @@ from torch import Tensor
 
 _TILE = 4096
 _PIECE = 1024
-_PROGRAMS = 264
-"""Programs of the norm's backward pass, each with its own sum of weight gradients."""
+_PULL = (264, 4096, 8)
+"""The norm's backward pass: programs, each with its own sum of weight gradients; numbers per tile; warps."""
 
 
 def normalize_rows(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -55,21 +55,22 @@ def pull_norm(
     """Gradients of x and of the weight; `added` is a gradient of x from elsewhere, added in the same pass."""
     count, width = x.shape
     x_grads = torch.empty_like(x)
-    pad, rows = _choose_tile(width)
+    most, tile, warps = _PULL
+    pad, rows = _choose_tile(width, tile)
     num_tiles = triton.cdiv(count, rows)
-    programs = min(_PROGRAMS, num_tiles)
+    programs = min(most, num_tiles)
     sums = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     _pull_norm[(programs,)](
         grads, x, weight, scales, grads if added is None else added, x_grads, sums, count, num_tiles, width,
-        HAS_ADDED=added is not None, PAD=pad, ROWS=rows, num_warps=8,
+        HAS_ADDED=added is not None, PAD=pad, ROWS=rows, num_warps=warps,
     )  # fmt: skip
     return x_grads, sums.sum(0).to(weight.dtype)
 
 
-def _choose_tile(width: int) -> tuple[int, int]:
+def _choose_tile(width: int, size: int = _TILE) -> tuple[int, int]:
     """Padded width and rows of a tile."""
     pad = triton.next_power_of_2(width)
-    return pad, max(1, _TILE // pad)
+    return pad, max(1, size // pad)
 
 
 @triton.jit
