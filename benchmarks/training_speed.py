@@ -61,6 +61,7 @@ from training_ways import (
 )
 
 from stepwell.packing import pack
+from stepwell.policies.captured_passes import measure_peak_bytes
 from stepwell.training.batch import MIN_RUN
 
 RESULTS = Path(__file__).parent / "results"
@@ -98,7 +99,8 @@ def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, op
         "tokens_per_s": work.tokens / seconds,
         "mfu": work.count_flops(shape, is_strict=False) / seconds / PEAK_FLOPS if is_cuda else None,
         "work_mfu": work.count_flops(shape, is_strict=True) / seconds / PEAK_FLOPS if is_cuda else None,
-        "peak_gb": torch.cuda.max_memory_allocated(device) / 1e9 if is_cuda else None,
+        "peak_gb": measure_peak_bytes(device) / 1e9 if is_cuda else None,
+        "captured_passes": count_passes(runner.module),
         "microbatches": len(packed.microbatches) if way in ("packed", "lean") else None,
         "loss": float(loss),
     }
@@ -129,6 +131,12 @@ def measure_gaps(row: Row, device: torch.device, dtype: torch.dtype) -> dict[str
         / size
         for name, ours in grads.items()
     }
+
+
+def count_passes(module: torch.nn.Module) -> int:
+    """How many passes of a policy were captured."""
+    found = [getattr(each, "captured_passes", None) for each in module.modules()]
+    return sum(each.num_passes for each in found if each is not None)
 
 
 def clear_gradients(module: torch.nn.Module) -> None:

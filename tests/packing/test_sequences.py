@@ -62,8 +62,8 @@ def test_unequal_dialogues_have_few_lengths_and_batches_of_powers_of_two() -> No
 
 
 def test_short_dialogues_and_long_shared_prompts_are_refused() -> None:
-    assert sequences.find_sequences(layout_of(alone(2047, 2048))) is None
-    assert sequences.find_sequences(layout_of(alone(2048, 2048))) is not None
+    assert sequences.find_sequences(layout_of(alone(1023, 1024))) is None
+    assert sequences.find_sequences(layout_of(alone(1024, 1024))) is not None
     prompt = np.arange(2000)
     siblings = [Step.from_tokens(np.append(prompt, np.full(500, 5000 + n)), []) for n in range(4)]
     assert sequences.find_sequences(layout_of(siblings)) is None

@@ -29,6 +29,8 @@ ATTENTIONS = ["sequences", "paths"]
 class RepeatingRecorder:
     """On a CPU nothing is captured: what was recorded runs again, on the same buffers."""
 
+    pool_bytes = 0
+
     def warm_up(self, run: Callable[[], None]) -> None:
         run()
 

@@ -41,11 +41,11 @@ class NumberTable:
 
     def fill(self, arrays: dict[str, Any]) -> None:
         """Replace all arrays. A shorter one is continued with its last number."""
-        numbers = np.zeros(self._numbers.numel(), dtype=np.int64)
+        is_cuda = self._numbers.is_cuda
+        made = torch.empty(self._numbers.shape, dtype=self._numbers.dtype, pin_memory=is_cuda)
+        numbers = made.numpy()
         for name, array in arrays.items():
             part = numbers[self._parts[name]]
             part[: len(array)] = array
             part[len(array) :] = array[-1] if len(array) else 0
-        made = torch.from_numpy(numbers).to(self._numbers.dtype)
-        is_cuda = self._numbers.is_cuda
-        self._numbers.copy_(made.pin_memory() if is_cuda else made, non_blocking=is_cuda)
+        self._numbers.copy_(made, non_blocking=is_cuda)

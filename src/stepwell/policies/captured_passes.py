@@ -68,6 +68,7 @@ class GraphRecorder:
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
+        self.pool_bytes = 0
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run as usual, on the stream that records: kernels are compiled and planned there."""
@@ -79,9 +80,12 @@ class GraphRecorder:
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Record without running; the result runs it."""
         graph = torch.cuda.CUDAGraph()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
         # thread_local: an engine in another thread may use the device at the same time
         with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
             run()
+        self.pool_bytes += max(0, torch.cuda.memory_reserved() - before)
         return graph.replay
 
 
@@ -90,12 +94,16 @@ class CapturedPasses:
 
     def __init__(self) -> None:
         self.pool_bytes = 0
-        """Memory that the graphs keep. Torch does not count it as allocated."""
+        _all.add(self)
         self._passes: list[_CapturedPass] = []
         self._num_seen: Counter[tuple[Size, bool]] = Counter()
         self._waiting: weakref.ref[_Ticket] | None = None
         self._is_refused = False
         self._recorder: GraphRecorder | None = None
+
+    @property
+    def num_passes(self) -> int:
+        return len(self._passes)
 
     def __deepcopy__(self, memo: Any) -> CapturedPasses:
         return CapturedPasses()
@@ -152,21 +160,19 @@ class CapturedPasses:
         self._num_seen[size, is_trained] += 1
         if self._num_seen[size, is_trained] < 2 or not _are_plain(parameters):
             return None
-        del self._passes[: len(self._passes) - MOST_PASSES + 1]
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
+        del self._passes[: max(0, len(self._passes) - MOST_PASSES + 1)]
         try:
             self._recorder = self._recorder or GraphRecorder()
             made = _CapturedPass(size, is_trained, embeddings[0])
             made.load(plan, arguments["position_ids"])
             made.record(backbone, parameters, embeddings.detach()[0], self._recorder)
+            self.pool_bytes = self._recorder.pool_bytes
         except Exception as error:  # whatever a model does that cannot be captured: it runs as before
             self._is_refused = True
             self._passes.clear()
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
             warnings.warn(f"training passes are not captured as CUDA graphs: {reason}", stacklevel=2)
             return None
-        self.pool_bytes += max(0, torch.cuda.memory_reserved() - before)
         self._passes.append(made)
         return made
 
@@ -299,6 +305,14 @@ def install_passes(model: Any, is_wanted: bool, *, is_backbone: bool) -> None:
     if is_backbone or find_plain_head(model) is not None:  # otherwise its backbone is never run alone
         backbone = model if is_backbone else find_backbone(model)
         backbone.captured_passes = CapturedPasses() if is_wanted else None
+
+
+_all: weakref.WeakSet[CapturedPasses] = weakref.WeakSet()
+
+
+def measure_peak_bytes(device: torch.device | None = None) -> int:
+    """The most that tensors have held on a GPU: torch does not count what graphs keep for their replays."""
+    return torch.cuda.max_memory_allocated(device) + sum(each.pool_bytes for each in _all)
 
 
 def choose_size(plan: Plan) -> Size:

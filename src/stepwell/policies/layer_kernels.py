@@ -23,7 +23,7 @@ from torch import Tensor
 
 _TILE = 4096
 _PIECE = 1024
-_PULL = (264, 4096, 8)
+_PULL = (1056, 2048, 4)
 """The norm's backward pass: programs, each with its own sum of weight gradients; numbers per tile; warps."""
 
 
@@ -110,7 +110,7 @@ def _pull_norm(
     program = tl.program_id(0)
     column = tl.arange(0, PAD)
     weight = tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
-    total = tl.zeros([PAD], dtype=tl.float32)
+    total = tl.zeros([ROWS, PAD], dtype=tl.float32)
     for tile in range(program, num_tiles, tl.num_programs(0)):
         row = tile * ROWS + tl.arange(0, ROWS)
         is_inside = (row < count)[:, None] & (column < width)[None, :]
@@ -119,14 +119,14 @@ def _pull_norm(
         grad = tl.load(grad_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
         scale = tl.load(scale_ptr + row, mask=row < count, other=0.0)
         plain = x * scale[:, None]
-        total += tl.sum(grad * plain, 0)
+        total += grad * plain
         pull = grad * weight[None, :]
         mean = tl.sum(pull * plain, 1) / width
         x_grad = scale[:, None] * (pull - plain * mean[:, None])
         if HAS_ADDED:
             x_grad += tl.load(added_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
         tl.store(x_grad_ptr + at, x_grad.to(x_grad_ptr.dtype.element_ty), mask=is_inside)
-    tl.store(sum_ptr + program * width + column, total, mask=column < width)
+    tl.store(sum_ptr + program * width + column, tl.sum(total, 0), mask=column < width)
 
 
 def multiply_gate(gate: Tensor, up: Tensor) -> Tensor:
