@@ -1,4 +1,4 @@
-"""Captured passes give what eager passes give, for every microbatch that fits one, and step aside otherwise."""
+"""Captured passes give what eager passes give for every microbatch that fits one; others run eagerly."""
 
 from __future__ import annotations
 
@@ -120,9 +120,7 @@ def test_a_captured_pass_gives_the_gradients_of_the_eager_one_for_every_batch_th
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_trees_of_similar_size_share_a_captured_pass(
-    attention: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_of_similar_size_share_a_captured_pass(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequences, "SHORTEST", 1 if attention == "sequences" else 1 << 30)
     monkeypatch.setattr(sequences, "MOST_WORK", 99)
     monkeypatch.setattr(sequences, "MOST_TOKENS", 99)
@@ -208,5 +206,6 @@ def test_a_size_has_room_for_similar_trees() -> None:
     assert size.tokens >= 1370 and size.holds(plan.pad(size.tokens).size)
     smaller = paths.PathPlan(runs[0] - 5, runs[1] - 9, plan.key_tokens[:-36])
     assert size.holds(smaller.pad(size.tokens).size)
+    assert not size.holds(sequences.SequenceSize(size.tokens, ((1, 1370),), 0, is_plain=True))
     larger = paths.PathPlan(np.array([1370]), np.array([1370]), np.arange(1370))
     assert not size.holds(larger.pad(size.tokens).size)

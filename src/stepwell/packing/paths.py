@@ -57,8 +57,10 @@ class PathSize:
     longest_run: int
     longest_path: int
 
-    def holds(self, other: PathSize) -> bool:
+    def holds(self, other: Any) -> bool:
         """Whether arrays of this size have room for paths of another, over as many tokens."""
+        if not isinstance(other, PathSize):
+            return False
         pairs = zip(astuple(self), astuple(other), strict=True)
         is_alike = self.tokens == other.tokens and (self.keys > 0) == (other.keys > 0)
         return is_alike and all(ours >= theirs for ours, theirs in pairs)
@@ -114,11 +116,8 @@ class PathPlan:
         count = int(self.run_counts.sum())
         if num_tokens == count:
             return self
-        parts = (self.run_counts, num_tokens - count), (self.path_counts, num_tokens - count)
-        return PathPlan(
-            *(np.append(*part) for part in parts),
-            key_tokens=np.append(self.key_tokens, np.arange(count, num_tokens)),
-        )
+        runs, paths = (np.append(part, num_tokens - count) for part in (self.run_counts, self.path_counts))
+        return PathPlan(runs, paths, np.append(self.key_tokens, np.arange(count, num_tokens)))
 
 
 def supports_paths(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> bool:

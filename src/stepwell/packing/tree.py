@@ -89,7 +89,9 @@ def merge_short_runs(shared: IntArray, lengths: IntArray, min_run: int) -> IntAr
     depths = [-1, *result[1:]]  # the first sequence bounds all branches
     left, right = _find_smaller(depths)
     is_extended = [False, *(shared[1:] == lengths[:-1]).tolist()]
-    kept: dict[tuple[int, int], int] = {}  # of a branching node: the places that bound it, and where it branches
+    kept: dict[
+        tuple[int, int], int
+    ] = {}  # of a branching node: the places that bound it, and where it branches
     for place in sorted(range(1, len(depths)), key=depths.__getitem__):
         before, after = node = left[place], right[place]
         if node not in kept:

@@ -133,6 +133,12 @@ class CapturedPasses:
         states: Tensor = _ReplayedPass.apply(embeddings[0], captured, self, *trained)  # type: ignore[no-untyped-call]
         return states
 
+    def forget_all(self) -> None:
+        """Drop every pass and its memory."""
+        self._passes.clear()
+        self._num_seen.clear()
+        self._recorder, self.pool_bytes = None, 0
+
     def open_ticket(self) -> _Ticket:
         """Reserve the memory of the passes until a backward pass has read it, or nobody can run it."""
         ticket = _Ticket()
@@ -169,7 +175,7 @@ class CapturedPasses:
             self.pool_bytes = self._recorder.pool_bytes
         except Exception as error:  # whatever a model does that cannot be captured: it runs as before
             self._is_refused = True
-            self._passes.clear()
+            self.forget_all()
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
             warnings.warn(f"training passes are not captured as CUDA graphs: {reason}", stacklevel=2)
             return None
@@ -193,8 +199,9 @@ class _CapturedPass:
         self._row_grads: Tensor | None = None
         self._states = self._rows
         self._grads: Tensor | None = None
+        self._positions = torch.zeros(1, size.tokens, dtype=torch.int64, device=device)
         self._arguments = {
-            "position_ids": torch.zeros(1, size.tokens, dtype=torch.int64, device=device),
+            "position_ids": self._positions,
             "attention_mask": torch.ones(1, size.tokens, dtype=torch.bool, device=device),
             "tree_layout": self.layout,
             "use_cache": False,
@@ -208,7 +215,7 @@ class _CapturedPass:
     def load(self, plan: Plan, positions: Tensor) -> None:
         """Take a microbatch's tree and positions."""
         self.layout.arrays.fill(plan.pad(self.size.tokens))
-        _copy_rows(self._arguments["position_ids"][0], positions[0])
+        _copy_rows(self._positions[0], positions[0])
 
     def has_weights(self, parameters: list[Tensor]) -> bool:
         """Whether the weights are where they were at capture."""
@@ -224,14 +231,12 @@ class _CapturedPass:
         assert self._grads is not None and self._row_grads is not None
         _copy_rows(self._pulls, pulls)
         self._backward()
-        found = self._grads.clone().split(self._sizes)
+        found = torch.split(self._grads.clone(), self._sizes)
         shaped = [grad.view(shape) for grad, shape in zip(found, self._shapes, strict=True)]
         grads = [shaped[place] if place >= 0 else None for place in self._places]
         return self._row_grads[0, : pulls.shape[0]].clone(), *grads
 
-    def record(
-        self, backbone: Any, parameters: list[Tensor], rows: Tensor, recorder: GraphRecorder
-    ) -> None:
+    def record(self, backbone: Any, parameters: list[Tensor], rows: Tensor, recorder: GraphRecorder) -> None:
         """Run once eagerly, record, and compare what the recorded pass gives with the eager one."""
         self._addresses = _list_addresses(parameters)
         _copy_rows(self._rows[0], rows)
@@ -239,7 +244,10 @@ class _CapturedPass:
         names = {id(each): name for name, each in backbone.named_parameters()}
         # aliases: the parameters themselves are tied to the stream on which their gradients are summed
         aliases = {names[id(p)]: p.detach().requires_grad_(p.requires_grad) for p in parameters}
-        leaves = [self._rows.requires_grad_(self.is_trained), *(p for p in aliases.values() if p.requires_grad)]
+        leaves = [
+            self._rows.requires_grad_(self.is_trained),
+            *(p for p in aliases.values() if p.requires_grad),
+        ]
 
         def run_forward() -> None:
             with torch.set_grad_enabled(self.is_trained):
@@ -247,9 +255,15 @@ class _CapturedPass:
 
         def run_backward() -> None:
             if self.is_trained:
-                self._keep_gradients(torch.autograd.grad(self._states, leaves, self._pulls, allow_unused=True))
+                self._keep_gradients(
+                    torch.autograd.grad(self._states, leaves, self._pulls, allow_unused=True)
+                )
 
-        recorder.warm_up(lambda: (run_forward(), run_backward()))  # type: ignore[func-returns-value]
+        def run_both() -> None:
+            run_forward()
+            run_backward()
+
+        recorder.warm_up(run_both)
         eager = self._copy_results()
         self._forward = recorder.record(run_forward)
         self._backward = recorder.record(run_backward) if self.is_trained else run_backward
@@ -279,7 +293,7 @@ class _CapturedPass:
             self._grads = present[0].new_empty(sum(self._sizes))
             self._row_grads = torch.empty_like(self._rows)
         assert self._row_grads is not None and found[0] is not None
-        torch._foreach_copy_([*self._grads.split(self._sizes), self._row_grads], [*present, found[0]])
+        torch._foreach_copy_([*torch.split(self._grads, self._sizes), self._row_grads], [*present, found[0]])
 
 
 class _ReplayedPass(torch.autograd.Function):
@@ -313,6 +327,12 @@ _all: weakref.WeakSet[CapturedPasses] = weakref.WeakSet()
 def measure_peak_bytes(device: torch.device | None = None) -> int:
     """The most that tensors have held on a GPU: torch does not count what graphs keep for their replays."""
     return torch.cuda.max_memory_allocated(device) + sum(each.pool_bytes for each in _all)
+
+
+def forget_passes() -> None:
+    """Drop what is captured in this process: memory has run out, or microbatches have other sizes now."""
+    for each in _all:
+        each.forget_all()
 
 
 def choose_size(plan: Plan) -> Size:

@@ -286,7 +286,9 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         can_capture = self.captures_passes and self.adapters is None and kind not in ("offload", "full")
         for part in self._list_models():
             fused_layers.plan_gates(part, self.gate_way)
-            install_passes(part, can_capture, is_backbone=part is not self.model and part is not self.reference)
+            install_passes(
+                part, can_capture, is_backbone=part is not self.model and part is not self.reference
+            )
         if kind == "full":
             self.enable_gradient_checkpointing()
 
