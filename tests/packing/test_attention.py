@@ -13,13 +13,13 @@ from torch import Tensor
 from stepwell.core import Step
 from stepwell.packing import (
     TreeLayout,
+    blockwise,
     flex,
     pack,
     paths,
     segments,
     segments_cpu,
     segments_cuda,
-    tiles,
     tree_attention,
 )
 from stepwell.packing.blockwise import blockwise_attention
@@ -109,8 +109,8 @@ def attend_in_segments(
 
 @pytest.mark.parametrize("name", SCORINGS)
 @pytest.mark.parametrize("heads", [(4, 2), pytest.param((3, 3), marks=pytest.mark.slow), (6, 1)])
-def test_tiles_equal_dense_attention_and_its_gradients(name, heads, monkeypatch) -> None:
-    monkeypatch.setattr(tiles, "TILE_SCORES", 4096)  # several tiles per block
+def test_blocks_of_rows_equal_dense_attention_and_its_gradients(name, heads, monkeypatch) -> None:
+    monkeypatch.setattr(blockwise, "ROWS", 24)  # several blocks per run
     layout, how = layout_of(random_steps(1)), SCORINGS[name]
     inputs = random_inputs(layout, heads, 8)
     expected = outputs_and_gradients(dense_attention, inputs, layout, how)

@@ -1,10 +1,8 @@
-"""Inputs of the attention kernels: scoring options, and the keys of a group of runs."""
+"""How attention computes scores."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +16,3 @@ class ScoreOptions:
     scaling: float
     window: int | None
     softcap: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunKeys:
-    """Keys and values of shared ancestors [key heads, depth, D], and of the runs [key heads, runs, length,
-    D]."""
-
-    above_keys: Tensor
-    own_keys: Tensor
-    above_values: Tensor
-    own_values: Tensor
