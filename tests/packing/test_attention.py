@@ -194,7 +194,7 @@ def test_short_runs_below_a_long_path_are_not_gathered() -> None:
     long_runs = [Step.from_tokens(range(50), [token] * 60) for token in (51, 52, 53)]
     short_runs = [Step.from_tokens(range(50), [token] * 6) for token in (51, 52, 53)]
     plan = paths.plan_paths(layout_of(long_runs))
-    assert plan is not None and plan.size == paths.PathSize(50 + 3 * 60, 4, 50 + 3 * 110, 60, 110)
+    assert plan is not None and plan.size.room == (4, 50 + 3 * 110, 60, 110)
     assert paths.plan_paths(layout_of(short_runs)) is None
 
 
@@ -340,7 +340,7 @@ def test_grouped_heads_afford_more_gathered_keys_in_deep_trees() -> None:
     alone, flat, grouped = (paths.find_key_limit(*shape) for shape in ((3, 3, 5), (9, 3, 3), (9, 3, 5)))
     assert paths.plan_paths(layout, alone) is None and paths.plan_paths(layout, flat) is None
     found = paths.plan_paths(layout, grouped)
-    assert found is not None and found.size.keys == 90 + 100 * 100
+    assert found is not None and found.size.room[1] == 90 + 100 * 100
 
 
 @pytest.mark.gpu

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from stepwell.core import Step
 from stepwell.packing import Packed, TreeLayout, backward, evaluate, pack, paths, sequences
+from stepwell.packing.kernel_inputs import PlanSize
 from stepwell.policies import captured_passes
 from stepwell.policies.captured_passes import CapturedPasses, choose_size
 from stepwell.policies.causal_lm import CausalLMPolicy
@@ -206,6 +207,6 @@ def test_a_size_has_room_for_similar_trees() -> None:
     assert size.tokens >= 1370 and size.holds(plan.pad(size.tokens).size)
     smaller = paths.PathPlan(runs[0] - 5, runs[1] - 9, plan.key_tokens[:-36])
     assert size.holds(smaller.pad(size.tokens).size)
-    assert not size.holds(sequences.SequenceSize(size.tokens, ((1, 1370),), 0, is_plain=True))
+    assert not size.holds(PlanSize((size.tokens, "sequences", True, ((1, 1370),)), (0,)))
     larger = paths.PathPlan(np.array([1370]), np.array([1370]), np.arange(1370))
     assert not size.holds(larger.pad(size.tokens).size)

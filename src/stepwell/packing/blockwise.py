@@ -1,8 +1,8 @@
 """Exact tree attention in plain torch, for every device, dtype, window and soft cap.
 
-The tree is processed by groups (sibling runs of one length, see `layout.py`), some rows at a time: a block of
-rows with the keys of its path that it sees. Keys outside a window are skipped. The backward pass computes each
-block again instead of keeping its weights.
+The tree is processed by groups (sibling runs of one length, see `layout.py`), some rows at a time: a block
+of rows with the keys of its path that it sees. Keys outside a window are skipped. The backward pass computes
+each block again instead of keeping its weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Rows [runs * rows] of some runs, and the keys [runs * keys] of their paths; the mask is [rows, keys]."""
+    """Rows [runs * rows] of some runs, and keys [runs * keys] of their paths; `hidden` is [rows, keys]."""
 
     num_runs: int
     rows: Tensor
@@ -35,7 +35,7 @@ class _Block:
         pairs = ((query, self.rows), (key, self.keys), (value, self.keys))
         return [side[0].index_select(1, places) for side, places in pairs]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, how: ScoreOptions) -> Tensor:
+    def attend(self, how: ScoreOptions, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Outputs of the rows: [heads, runs * rows, D]."""
         (rows, keys), runs, heads = self.hidden.shape, self.num_runs, key.shape[0]
         grouped = query.view(heads, -1, runs, rows, query.shape[-1]).transpose(1, 2).flatten(2, 3)
@@ -73,7 +73,7 @@ class _BlockwiseAttention(torch.autograd.Function):
     ) -> Tensor:
         output = query.new_zeros(query.shape[1], query.shape[2], value.shape[-1])
         for block in _list_blocks(layout, how.window):
-            part = block.attend(*block.take_sides(query, key, value), how)
+            part = block.attend(how, *block.take_sides(query, key, value))
             output.index_copy_(1, block.rows, part)
         ctx.save_for_backward(query, key, value)
         ctx.layout, ctx.how = layout, how
@@ -87,7 +87,7 @@ class _BlockwiseAttention(torch.autograd.Function):
         for block in _list_blocks(ctx.layout, ctx.how.window):
             with torch.enable_grad():
                 leaves = [side.requires_grad_() for side in block.take_sides(*sides)]
-                part = block.attend(*leaves, ctx.how)
+                part = block.attend(ctx.how, *leaves)
             grads = torch.autograd.grad(part, leaves, outer.index_select(1, block.rows))
             places = (block.rows, block.keys, block.keys)
             for total, grad, place in zip(totals, grads, places, strict=True):

@@ -14,7 +14,7 @@ nothing is gathered and nothing summed: this is plain causal attention over sequ
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from stepwell.packing import segments_cuda
 from stepwell.packing.device_copies import NumberTable
-from stepwell.packing.kernel_inputs import ScoreOptions
+from stepwell.packing.kernel_inputs import PlanSize, ScoreOptions
 from stepwell.packing.layout import TreeLayout
 from stepwell.packing.tree import IntArray
 
@@ -44,28 +44,6 @@ def find_key_limit(num_heads: int, num_key_heads: int, num_levels: int) -> float
     return 2 * group * MOST_KEYS if is_deep and group > 1 else MOST_KEYS
 
 
-@dataclass(frozen=True, slots=True)
-class PathSize:
-    """How long the arrays of paths are. Kernels are launched by it, so a captured pass has one size.
-
-    `keys` is 0 where every run is its own path: nothing is gathered then.
-    """
-
-    tokens: int
-    runs: int
-    keys: int
-    longest_run: int
-    longest_path: int
-
-    def holds(self, other: Any) -> bool:
-        """Whether arrays of this size have room for paths of another, over as many tokens."""
-        if not isinstance(other, PathSize):
-            return False
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        is_alike = self.tokens == other.tokens and (self.keys > 0) == (other.keys > 0)
-        return is_alike and all(ours >= theirs for ours, theirs in pairs)
-
-
 class Paths:
     """The keys that each run sees, and the gathered copies of each token, on one device.
 
@@ -73,14 +51,14 @@ class Paths:
     token t are `copies[copy_starts[t] : copy_starts[t + 1]]`. Runs beyond those of the plan are empty.
     """
 
-    def __init__(self, size: PathSize, device: torch.device) -> None:
-        runs, keys, tokens = size.runs + 1, size.keys, size.tokens + 1
-        lengths = {"rows": runs, "paths": runs, "keys": keys, "copies": keys, "copy_starts": tokens}
+    def __init__(self, size: PlanSize, device: torch.device) -> None:
+        runs, keys, self.longest_run, self.longest_path = size.room
+        lengths = {"rows": runs + 1, "paths": runs + 1, "keys": keys, "copies": keys}
+        lengths["copy_starts"] = size.tokens + 1
         self._table = table = NumberTable(lengths, device, torch.int32)
         self.row_starts, self.key_starts, key_tokens = table["rows"], table["paths"], table["keys"]
         self.key_tokens = key_tokens if keys else None
         self.copies, self.copy_starts = table["copies"], table["copy_starts"]
-        self.longest_run, self.longest_path = size.longest_run, size.longest_path
 
     def fill(self, plan: PathPlan) -> None:
         """Take the paths of a plan over as many tokens."""
@@ -105,11 +83,14 @@ class PathPlan:
     key_tokens: IntArray
 
     @property
-    def size(self) -> PathSize:
+    def size(self) -> PlanSize:
+        """Tokens, and whether keys are gathered; runs, gathered keys, longest run and longest path."""
         is_plain = np.array_equal(self.run_counts, self.path_counts)
         longest = int(self.run_counts.max()), int(self.path_counts.max())
         keys = 0 if is_plain else int(self.key_tokens.size)
-        return PathSize(int(self.run_counts.sum()), self.run_counts.size, keys, *longest)
+        return PlanSize(
+            (int(self.run_counts.sum()), "paths", is_plain), (self.run_counts.size, keys, *longest)
+        )
 
     def pad(self, num_tokens: int) -> PathPlan:
         """The same with a run of padding at the end, up to this many tokens."""

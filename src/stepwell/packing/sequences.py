@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from stepwell.packing.device_copies import NumberTable
-from stepwell.packing.kernel_inputs import ScoreOptions
+from stepwell.packing.kernel_inputs import PlanSize, ScoreOptions
 from stepwell.packing.layout import TreeLayout
 from stepwell.packing.tree import IntArray
 
@@ -39,30 +39,10 @@ _STEPS_PER_OCTAVE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceSize:
-    """How large the arrays of sequences are; a captured pass has one size.
-
-    `groups` are the shapes (sequences, length) of the dense calls. `unread` is 0 where the packed tokens are
-    the sequences.
-    """
-
-    tokens: int
-    groups: tuple[tuple[int, int], ...]
-    unread: int
-    is_plain: bool
-
-    def holds(self, other: Any) -> bool:
-        """Whether arrays of this size have room for sequences of another, over as many tokens."""
-        if not isinstance(other, SequenceSize):
-            return False
-        is_alike = (self.tokens, self.groups, self.is_plain) == (other.tokens, other.groups, other.is_plain)
-        return is_alike and (self.unread > 0) == (other.unread > 0) and self.unread >= other.unread
-
-
-@dataclass(frozen=True, slots=True)
 class SequencePlan:
     """The sequences of a tree, one after the other, as arrays of the host.
 
+    `groups` are the shapes (sequences, length) of the dense calls.
     `tokens` are their tokens, padding included (None: all tokens of the tree in order). Token t is read at
     `owners[t]`, and no token at `unread`; `places` are those that are not padding.
     """
@@ -75,8 +55,10 @@ class SequencePlan:
     places: IntArray
 
     @property
-    def size(self) -> SequenceSize:
-        return SequenceSize(self.num_tokens, self.groups, int(self.unread.size), self.tokens is None)
+    def size(self) -> PlanSize:
+        """Tokens, shapes of the calls, and whether anything is gathered; places that nobody reads."""
+        is_plain = self.tokens is None
+        return PlanSize((self.num_tokens, "sequences", is_plain, self.groups), (int(self.unread.size),))
 
     def pad(self, num_tokens: int) -> SequencePlan:
         """The same for a layout with more padding."""
@@ -89,14 +71,14 @@ class Sequences:
     The layout's padding has no copies, and is read where nothing else is.
     """
 
-    def __init__(self, size: SequenceSize, device: torch.device) -> None:
-        self.groups = size.groups
-        self.num_places = places = sum(count * length for count, length in size.groups)
-        lengths = {"tokens": places, "owners": size.tokens, "unread": size.unread}
-        lengths |= {"copies": places, "copy_starts": size.tokens + 1}
-        lengths = dict.fromkeys(lengths, 0) if size.is_plain else lengths
+    def __init__(self, size: PlanSize, device: torch.device) -> None:
+        count, _, is_plain, self.groups = size.kind
+        self.num_places = places = sum(number * length for number, length in self.groups)
+        lengths = {"tokens": places, "owners": count, "unread": size.room[0], "copies": places}
+        lengths["copy_starts"] = count + 1
+        lengths = dict.fromkeys(lengths, 0) if is_plain else lengths
         self._table = table = NumberTable(lengths, device, torch.int64)
-        self.tokens = None if size.is_plain else table["tokens"]
+        self.tokens = None if is_plain else table["tokens"]
         self.owners, self.unread = table["owners"], table["unread"]
         self.copies, self.copy_starts = table["copies"], table["copy_starts"]
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from stepwell.packing import paths, sequences
-from stepwell.packing.kernel_inputs import ScoreOptions
+from stepwell.packing.kernel_inputs import PlanSize, ScoreOptions
 from stepwell.packing.layout import TreeLayout
 from stepwell.policies.forward import find_backbone, read_hidden_states
 from stepwell.policies.head import find_plain_head
@@ -44,22 +44,18 @@ launch; 135M reaches it at 37,000 tokens."""
 MOST_PASSES = 8
 _TOLERANCE = 0.03
 Plan = paths.PathPlan | sequences.SequencePlan
-Size = paths.PathSize | sequences.SequenceSize
 
 
 class _FixedLayout(TreeLayout):
     """Stands for every tree whose plan fits one size; only the arrays of attention can be read."""
 
-    def __init__(self, size: Size, device: torch.device) -> None:
+    def __init__(self, size: PlanSize, device: torch.device) -> None:
         self.device, self.num_tokens = device, size.tokens
-        if isinstance(size, paths.PathSize):
-            self.arrays: Any = paths.Paths(size, device)
-            self.cache = {"sequence plan": None, "path plan": size, "paths": self.arrays}
-            self.__dict__["max_depth"] = size.longest_path
-        else:
-            self.arrays = sequences.Sequences(size, device)
-            self.cache = {"sequence plan": size, "sequences": self.arrays}
-            self.__dict__["max_depth"] = max(length for _, length in size.groups)
+        is_dense = size.kind[1] == "sequences"
+        self.arrays = sequences.Sequences(size, device) if is_dense else paths.Paths(size, device)
+        self.cache = {"sequence plan": size if is_dense else None, "path plan": size}
+        self.cache["sequences" if is_dense else "paths"] = self.arrays
+        self.__dict__["max_depth"] = 0  # windows were compared with the tree's own depth
 
 
 class GraphRecorder:
@@ -96,7 +92,7 @@ class CapturedPasses:
         self.pool_bytes = 0
         _all.add(self)
         self._passes: list[_CapturedPass] = []
-        self._num_seen: Counter[tuple[Size, bool]] = Counter()
+        self._num_seen: Counter[tuple[PlanSize, bool]] = Counter()
         self._waiting: weakref.ref[_Ticket] | None = None
         self._is_refused = False
         self._recorder: GraphRecorder | None = None
@@ -190,7 +186,7 @@ class _Ticket:
 class _CapturedPass:
     """One size: buffers, and the graphs that read and write them."""
 
-    def __init__(self, size: Size, is_trained: bool, embeddings: Tensor) -> None:
+    def __init__(self, size: PlanSize, is_trained: bool, embeddings: Tensor) -> None:
         device, width = embeddings.device, embeddings.shape[1]
         self.size, self.is_trained = size, is_trained
         self.layout = _FixedLayout(size, device)
@@ -214,7 +210,7 @@ class _CapturedPass:
 
     def load(self, plan: Plan, positions: Tensor) -> None:
         """Take a microbatch's tree and positions."""
-        self.layout.arrays.fill(plan.pad(self.size.tokens))
+        self.layout.arrays.fill(plan.pad(self.size.tokens))  # type: ignore[arg-type]
         _copy_rows(self._positions[0], positions[0])
 
     def has_weights(self, parameters: list[Tensor]) -> bool:
@@ -335,21 +331,10 @@ def forget_passes() -> None:
         each.forget_all()
 
 
-def choose_size(plan: Plan) -> Size:
+def choose_size(plan: Plan) -> PlanSize:
     """The size of the pass to capture for a plan: rounded up, so that it serves similar ones."""
-    count = plan.size.tokens
-    tokens = _round_up(count, 16)
-    size = plan.pad(tokens).size
-    if isinstance(size, sequences.SequenceSize):
-        return replace(size, unread=_round_up(size.unread, 4))
-    pad = tokens - count
-    return paths.PathSize(
-        tokens,
-        _round_up(size.runs + 1, 2),
-        _round_up(size.keys, 8),
-        _round_up(max(size.longest_run, pad), 4),
-        _round_up(max(size.longest_path, pad), 4),
-    )
+    size = plan.pad(_round_up(plan.size.tokens, 16)).size
+    return replace(size, room=tuple(_round_up(each, 4) for each in size.room))
 
 
 def _round_up(count: int, per_octave: int) -> int:
