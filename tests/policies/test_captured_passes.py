@@ -49,6 +49,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         monkeypatch.setattr(sequences, "supports_sequences", find_any_sequences)
         monkeypatch.setattr(captured_passes, "GraphRecorder", RepeatingRecorder)
+        monkeypatch.setattr(captured_passes, "_RUNS_ON", ("cpu",))
 
 
 def find_any_sequences(query: Any, value: Any, layout: TreeLayout, how: Any) -> bool:

@@ -35,12 +35,11 @@ from torch.func import functional_call
 from stepwell.packing import paths, sequences
 from stepwell.packing.kernel_inputs import PlanSize, ScoreOptions
 from stepwell.packing.layout import TreeLayout
+from stepwell.policies.activations import MOST_CAPTURED, count_layer_work
 from stepwell.policies.forward import find_backbone, read_hidden_states
 from stepwell.policies.head import find_plain_head
 
-MOST_WORK = 1.5e11
-"""Multiply-adds of a layer's products up to which passes are captured. Above, kernels take longer than their
-launch; 135M reaches it at 37,000 tokens."""
+_RUNS_ON = ("cuda",)
 MOST_PASSES = 8
 _TOLERANCE = 0.03
 Plan = paths.PathPlan | sequences.SequencePlan
@@ -344,18 +343,19 @@ def _round_up(count: int, per_octave: int) -> int:
 
 def _find_plan(backbone: Any, arguments: dict[str, Any]) -> Plan | None:
     """How attention runs these arguments; None for what is not captured."""
-    layout, config = arguments.get("tree_layout"), backbone.config
-    if layout is None or arguments["position_ids"].ndim != 2 or "input_ids" not in arguments:
+    layout, config = arguments.get("tree_layout"), backbone.config.get_text_config()
+    if layout is None or layout.device.type not in _RUNS_ON or arguments["position_ids"].ndim != 2:
         return None
     if backbone.is_gradient_checkpointing and torch.is_grad_enabled():
         return None
-    weight = backbone.get_input_embeddings().weight
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    if layout.num_tokens * config.hidden_size * (3 * inner + 4 * config.hidden_size) > MOST_WORK:
+    weight, width = backbone.get_input_embeddings().weight, config.hidden_size
+    inner = getattr(config, "intermediate_size", None) or 4 * width
+    pairs = int(layout.tree.positions.sum())
+    if count_layer_work(width, inner, layout.num_tokens, pairs) > MOST_CAPTURED:
         return None
     heads = config.num_attention_heads
     key_heads = getattr(config, "num_key_value_heads", None) or heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    size = getattr(config, "head_dim", None) or width // heads
     query, value = (weight.new_empty(1, count, 0, size) for count in (heads, key_heads))
     window, cap = (getattr(config, name, None) for name in ("sliding_window", "attn_logit_softcapping"))
     how = ScoreOptions(1.0, window, cap)

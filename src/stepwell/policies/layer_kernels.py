@@ -23,7 +23,7 @@ from torch import Tensor
 
 _TILE = 4096
 _PIECE = 1024
-_PULL = (1056, 2048, 4)
+_PULL = (2112, 2048, 2)
 """The norm's backward pass: programs, each with its own sum of weight gradients; numbers per tile; warps."""
 
 
