@@ -55,7 +55,6 @@ SWITCHES = {
     "modules paths": ("modules", "paths", "selective"),
     "blocks paths": ("blocks", "paths", "selective"),
     "blocks paths mlp": ("blocks", "paths", "mlp"),
-    "blocks flash": ("blocks", "flash", "selective"),
     "blocks cudnn": ("blocks", "cudnn", "selective"),
     "blocks cudnn mlp": ("blocks", "cudnn", "mlp"),
 }
@@ -100,7 +99,7 @@ def measure_kernels(found: Result) -> None:
         pairs = int((tree.positions + 1).sum())
         flops = 4.0 * pairs * heads * size
         compiled = ("flex",) if number == "3" else ()  # compiling takes seconds per shape
-        for kernel in ("paths", "segments", "flash", "cudnn", *compiled):
+        for kernel in ("paths", "segments", "cudnn", *compiled):
             cell = found.setdefault(f"row {number}", {})
             try:
                 cell[kernel] = time_kernel(kernel, layout, (heads, key_heads, size), how, flops)

@@ -71,10 +71,8 @@ def test_short_dialogues_and_long_shared_prompts_are_refused() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("any_tree")
-@pytest.mark.parametrize("kernel", ["cudnn", "flash"])
 @pytest.mark.parametrize("heads", [(6, 2), (3, 3)])
-def test_dense_kernels_on_the_gpu_equal_dense_attention(kernel, heads, monkeypatch) -> None:
-    monkeypatch.setattr(sequences, "KERNEL", kernel)
+def test_dense_kernels_on_the_gpu_equal_dense_attention(heads) -> None:
     for steps in (random_steps(1), alone(128, 128, 128), alone(70, 129, 5)):
         layout, how = layout_of(steps, "cuda", padded=True), SCORINGS["plain"]
         inputs = random_inputs(layout, heads, 64, torch.bfloat16, "cuda")

@@ -27,8 +27,8 @@ from stepwell.packing.layout import TreeLayout
 from stepwell.packing.tree import IntArray
 
 KERNEL = "cudnn"
-"""Which kernel: `cudnn`, `flash`, or `none` for never. On an H200 cuDNN's is 1.35 to 1.5 times as fast as
-`paths.py` from 8,000 tokens on, forward and backward; flash attention's is no faster."""
+"""Which kernel: `cudnn`, or `none` for never. On an H200 cuDNN's is 1.35 to 1.5 times as fast as `paths.py`
+from 8,000 tokens on, forward and backward; flash attention's is no faster over sequences than over paths."""
 SHORTEST = 1024
 """Mean length of sequences from which this pays: on an H200, at 1,408 tokens, an update of 135M gains 6 %."""
 MOST_WORK = 1.15
@@ -102,9 +102,8 @@ def supports_sequences(query: Tensor, value: Tensor, layout: TreeLayout, how: Sc
         return False
     if how.window is not None and layout.max_depth >= how.window:
         return False
-    if KERNEL == "cudnn" and torch.cuda.get_device_capability(query.device)[0] != 9:
-        return False
-    return find_sequences(layout) is not None
+    is_hopper = torch.cuda.get_device_capability(query.device)[0] == 9
+    return is_hopper and find_sequences(layout) is not None
 
 
 def find_sequences(layout: TreeLayout) -> SequencePlan | None:
@@ -225,12 +224,9 @@ def _attend(sides: list[Tensor], scaling: float, kernel: str) -> list[Tensor]:
         group = query.shape[1] // key.shape[1]
         wide = (side.repeat_interleave(group, 1) for side in (key, value))
         return [*ops._scaled_dot_product_flash_attention_for_cpu(query, *wide, 0.0, True, scale=scaling)]
-    if kernel == "cudnn":
-        found = ops._scaled_dot_product_cudnn_attention(
-            query, key, value, None, True, 0.0, True, False, scale=scaling
-        )
-    else:
-        found = ops._scaled_dot_product_flash_attention(query, key, value, 0.0, True, False, scale=scaling)
+    found = ops._scaled_dot_product_cudnn_attention(
+        query, key, value, None, True, 0.0, True, False, scale=scaling
+    )
     return [found[0], found[1], found[6], found[7]]
 
 
@@ -245,12 +241,9 @@ def _pull_back(sides: list[Tensor], state: list[Tensor], scaling: float, kernel:
         pull = ops._scaled_dot_product_flash_attention_for_cpu_backward
         grads = pull(outer, query, *wide, output, log_sums, 0.0, True, scale=scaling)
         return [grads[0], *(grad.unflatten(1, (-1, group)).sum(2) for grad in grads[1:])]
-    given = (outer, query, key, value, output, log_sums)
-    if kernel == "cudnn":
-        rest = (*random, None, None, None, length, length, 0.0, True)
-        return list(ops._scaled_dot_product_cudnn_attention_backward(*given, *rest, scale=scaling))
-    rest = (None, None, length, length, 0.0, True, *random)
-    return list(ops._scaled_dot_product_flash_attention_backward(*given, *rest, scale=scaling))
+    rest = (*random, None, None, None, length, length, 0.0, True)
+    pull = ops._scaled_dot_product_cudnn_attention_backward
+    return list(pull(outer, query, key, value, output, log_sums, *rest, scale=scaling))
 
 
 # --- the plan ---------------------------------------------------------------------------
