@@ -141,7 +141,7 @@ def measure_gaps(row: Row, device: torch.device, dtype: torch.dtype) -> dict[str
 def count_passes(module: torch.nn.Module) -> int:
     """How many passes of a policy were captured."""
     found = [getattr(each, "captured_passes", None) for each in module.modules()]
-    return sum(each.num_passes for each in found if each is not None)
+    return sum(len(each.passes) for each in found if each is not None)
 
 
 def clear_gradients(module: torch.nn.Module) -> None:

@@ -170,9 +170,7 @@ def path_attention_in_full(query: Tensor, key: Tensor, value: Tensor, table: pat
 def copy_paths(layout: TreeLayout) -> paths.Paths:
     plan = paths.plan_paths(layout)
     assert plan is not None
-    table = paths.Paths(plan.size, layout.device)
-    table.fill(plan)
-    return table
+    return paths.Paths(plan.size, layout.device).fill(plan)
 
 
 def test_causal_attention_over_paths_is_tree_attention(monkeypatch) -> None:

@@ -96,7 +96,7 @@ def compute_gradients(policy: CausalLMPolicy, packed: Packed) -> dict[str, torch
 
 def list_passes(policy: CausalLMPolicy) -> list[Any]:
     passes: CapturedPasses = policy.model.model.captured_passes
-    return passes._passes
+    return passes.passes
 
 
 def require_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], device: str) -> None:
@@ -199,6 +199,19 @@ def test_a_backbone_that_cannot_be_captured_runs_eagerly_with_one_warning(device
     assert len(seen) == 1
     require_equal(found, compute_gradients(eager, draw_batch(0)), device)
     assert not list_passes(ours)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_backbones_of_several_dtypes_and_copies_of_a_backbone_are_not_captured_with_others() -> None:
+    ours = build_policy("cpu", is_captured=True)
+    for _ in range(2):
+        compute_gradients(ours, draw_batch(0))
+    assert list_passes(ours) and not copy.deepcopy(ours.model.model).captured_passes.passes
+    mixed = build_policy("cpu", is_captured=True)
+    mixed.model.model.extra = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    for _ in range(3):
+        compute_gradients(mixed, draw_batch(0))
+    assert not list_passes(mixed)
 
 
 def test_a_size_has_room_for_similar_trees() -> None:

@@ -60,7 +60,7 @@ class Paths:
         self.key_tokens = key_tokens if keys else None
         self.copies, self.copy_starts = table["copies"], table["copy_starts"]
 
-    def fill(self, plan: PathPlan) -> None:
+    def fill(self, plan: PathPlan) -> Paths:
         """Take the paths of a plan over as many tokens."""
         found = {"rows": _count_starts(plan.run_counts), "paths": _count_starts(plan.path_counts)}
         if self.key_tokens is not None:
@@ -68,6 +68,7 @@ class Paths:
             copies = np.argsort(plan.key_tokens, kind="stable")
             found |= {"keys": plan.key_tokens, "copies": copies, "copy_starts": _count_starts(per_token)}
         self._table.fill(found)
+        return self
 
 
 def _count_starts(counts: IntArray) -> IntArray:
@@ -120,7 +121,8 @@ def path_attention(
 ) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
     if "paths" not in layout.cache:
-        layout.cache["paths"] = _copy_paths(layout.cache["path plan"], layout.device)
+        plan = layout.cache["path plan"]
+        layout.cache["paths"] = Paths(plan.size, layout.device).fill(plan)
     output: Tensor = _PathAttention.apply(query, key, value, layout.cache["paths"], how.scaling)  # type: ignore[no-untyped-call]
     return output
 
@@ -186,9 +188,3 @@ def plan_paths(layout: TreeLayout, most_keys: float | None = None) -> PathPlan |
     tokens = np.arange(layout.num_tokens, dtype=np.int32)
     key_tokens = np.concatenate([tokens[start:stop] for ranges in parts for start, stop in ranges])
     return PathPlan(run_counts, path_counts, key_tokens)
-
-
-def _copy_paths(plan: PathPlan, device: torch.device) -> Paths:
-    paths = Paths(plan.size, device)
-    paths.fill(plan)
-    return paths

@@ -82,15 +82,16 @@ class Sequences:
         self.owners, self.unread = table["owners"], table["unread"]
         self.copies, self.copy_starts = table["copies"], table["copy_starts"]
 
-    def fill(self, plan: SequencePlan) -> None:
+    def fill(self, plan: SequencePlan) -> Sequences:
         """Take the sequences of a plan over as many tokens."""
-        if plan.tokens is None:
-            return
-        seen = plan.tokens[plan.places]
-        per_token = np.bincount(seen, minlength=plan.num_tokens)
-        found = {"tokens": plan.tokens, "owners": plan.owners[: plan.num_tokens], "unread": plan.unread}
-        found |= {"copies": plan.places[np.argsort(seen, kind="stable")]}
-        self._table.fill(found | {"copy_starts": np.concatenate([[0], np.cumsum(per_token)])})
+        if plan.tokens is not None:
+            seen = plan.tokens[plan.places]
+            starts = np.concatenate([[0], np.cumsum(np.bincount(seen, minlength=plan.num_tokens))])
+            copies = plan.places[np.argsort(seen, kind="stable")]
+            owners = plan.owners[: plan.num_tokens]
+            found = {"tokens": plan.tokens, "owners": owners, "unread": plan.unread}
+            self._table.fill(found | {"copies": copies, "copy_starts": starts})
+        return self
 
 
 def supports_sequences(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> bool:
@@ -122,8 +123,7 @@ def sequence_attention(
     if "sequences" not in layout.cache:
         plan = find_sequences(layout)
         assert plan is not None
-        layout.cache["sequences"] = made = Sequences(plan.size, layout.device)
-        made.fill(plan)
+        layout.cache["sequences"] = Sequences(plan.size, layout.device).fill(plan)
     output: Tensor = _SequenceAttention.apply(  # type: ignore[no-untyped-call]
         query, key, value, layout.cache["sequences"], how.scaling, kernel
     )

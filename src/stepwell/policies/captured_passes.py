@@ -88,32 +88,29 @@ class CapturedPasses:
     """The captured passes of one backbone."""
 
     def __init__(self) -> None:
-        self.pool_bytes = 0
         _all.add(self)
-        self._passes: list[_CapturedPass] = []
+        self.passes: list[_CapturedPass] = []
         self._num_seen: Counter[tuple[PlanSize, bool]] = Counter()
         self._waiting: weakref.ref[_Ticket] | None = None
         self._is_refused = False
         self._recorder: GraphRecorder | None = None
 
     @property
-    def num_passes(self) -> int:
-        return len(self._passes)
-
-    def __deepcopy__(self, memo: Any) -> CapturedPasses:
-        return CapturedPasses()
+    def pool_bytes(self) -> int:
+        """Memory that the graphs keep."""
+        return 0 if self._recorder is None else self._recorder.pool_bytes
 
     def __reduce__(self) -> Any:
-        return CapturedPasses, ()
+        return CapturedPasses, ()  # a copy of the backbone captures its own
 
     def run(self, backbone: Any, arguments: dict[str, Any]) -> Tensor | None:
         """The last hidden states [T, H] for these arguments; None: run them eagerly."""
         if self._is_refused or (self._waiting is not None and self._waiting() is not None):
             return None
         plan = _find_plan(backbone, arguments)
-        if plan is None:
+        parameters = [] if plan is None else _list_parameters(backbone)
+        if plan is None or not parameters:
             return None
-        parameters = _list_parameters(backbone)
         is_trained = torch.is_grad_enabled() and any(each.requires_grad for each in parameters)
         embeddings = backbone.get_input_embeddings()(arguments["input_ids"])
         captured = self._find_pass(plan, is_trained)
@@ -130,9 +127,9 @@ class CapturedPasses:
 
     def forget_all(self) -> None:
         """Drop every pass and its memory."""
-        self._passes.clear()
+        self.passes.clear()
         self._num_seen.clear()
-        self._recorder, self.pool_bytes = None, 0
+        self._recorder = None
 
     def open_ticket(self) -> _Ticket:
         """Reserve the memory of the passes until a backward pass has read it, or nobody can run it."""
@@ -141,10 +138,10 @@ class CapturedPasses:
         return ticket
 
     def _find_pass(self, plan: Plan, is_trained: bool) -> _CapturedPass | None:
-        for each in self._passes:
+        for each in self.passes:
             if each.is_trained == is_trained and each.fits(plan):
-                self._passes.remove(each)
-                self._passes.append(each)  # the last ones were used last
+                self.passes.remove(each)
+                self.passes.append(each)  # the last ones were used last
                 return each
         return None
 
@@ -159,22 +156,21 @@ class CapturedPasses:
     ) -> _CapturedPass | None:
         size = choose_size(plan)
         self._num_seen[size, is_trained] += 1
-        if self._num_seen[size, is_trained] < 2 or not _are_plain(parameters):
+        if self._num_seen[size, is_trained] < 2:
             return None
-        del self._passes[: max(0, len(self._passes) - MOST_PASSES + 1)]
+        del self.passes[: max(0, len(self.passes) - MOST_PASSES + 1)]
         try:
             self._recorder = self._recorder or GraphRecorder()
             made = _CapturedPass(size, is_trained, embeddings[0])
             made.load(plan, arguments["position_ids"])
             made.record(backbone, parameters, embeddings.detach()[0], self._recorder)
-            self.pool_bytes = self._recorder.pool_bytes
         except Exception as error:  # whatever a model does that cannot be captured: it runs as before
             self._is_refused = True
             self.forget_all()
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
             warnings.warn(f"training passes are not captured as CUDA graphs: {reason}", stacklevel=2)
             return None
-        self._passes.append(made)
+        self.passes.append(made)
         return made
 
 
@@ -368,14 +364,13 @@ def _find_plan(backbone: Any, arguments: dict[str, Any]) -> Plan | None:
 
 
 def _list_parameters(backbone: Any) -> list[Tensor]:
-    """All parameters but the embeddings, which stay outside."""
-    outside = backbone.get_input_embeddings().weight
-    return [each for each in backbone.parameters() if each is not outside]
-
-
-def _are_plain(parameters: list[Tensor]) -> bool:
-    kinds = {(type(each), each.device, each.dtype) for each in parameters}
-    return len(kinds) == 1 and next(iter(kinds))[0] is nn.Parameter
+    """All parameters but the embeddings, which stay outside; none if there are shards or several dtypes."""
+    outside, found = backbone.get_input_embeddings().weight, list(backbone.parameters())
+    if {(type(each), each.device, each.dtype) for each in found} != {
+        (nn.Parameter, outside.device, outside.dtype)
+    }:
+        return []
+    return [each for each in found if each is not outside]
 
 
 def _list_addresses(parameters: list[Tensor]) -> list[tuple[int, bool]]:

@@ -139,14 +139,13 @@ def read_hidden_states(output: Any) -> Tensor:
 
 def compute_hidden_states(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:
     """Compute the last hidden states [rows * columns, H] of all places."""
-    passes = getattr(backbone, "captured_passes", None)
-    states: Tensor | None = None
-    if passes is not None and inputs.embed is None:
-        states = passes.run(backbone, inputs.arguments)
-    if states is not None:
-        return states
-    output = backbone(**inputs.build_arguments(backbone), use_cache=False)
-    return read_hidden_states(output).flatten(0, 1)
+    passes: Any = getattr(backbone, "captured_passes", None)
+    can_run = passes is not None and inputs.embed is None
+    states: Tensor | None = passes.run(backbone, inputs.arguments) if can_run else None
+    if states is None:
+        output = backbone(**inputs.build_arguments(backbone), use_cache=False)
+        states = read_hidden_states(output).flatten(0, 1)
+    return states
 
 
 def compute_hidden_rows(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:
