@@ -21,7 +21,7 @@ from stepwell.policies.critic import CriticModel, ValueHead
 from stepwell.training.batch import MIN_RUN
 
 WAYS = ("plain", "replay", "packed", "lean")
-KERNELS = ("paths", "segments", "flex", "flash", "cudnn")
+KERNELS = ("paths", "segments", "flex", "cudnn")
 LAYERS = ("plain", "modules", "blocks")
 PLAIN_TOKENS = {"135m": 65536, "1.7b": 32768, "tiny": 512}
 """Tokens of a microbatch of the plain loop and of replay where the row has no budget."""
@@ -108,7 +108,7 @@ def choose_attention(kind: str) -> None:
     """One kernel for all trees that it supports, or what policies use by default."""
     if kind == "auto":
         return
-    sequences.KERNEL = kind if kind in ("cudnn", "flash") else "none"
+    sequences.KERNEL = kind if kind == "cudnn" else "none"
     paths.MOST_KEYS = 0 if kind in ("segments", "flex") else 2.0
     segments_cuda.MOST_LEVELS = -1 if kind == "flex" else 3
 

@@ -30,6 +30,7 @@ import torch
 from stepwell.config.loading import load_config
 from stepwell.core import Request, Split
 from stepwell.core.ids import make_id
+from stepwell.policies.captured_passes import measure_peak_bytes
 from stepwell.rollout import Job
 from stepwell.runs.build.components import Components
 from stepwell.training import imitate
@@ -239,7 +240,7 @@ def main() -> None:
     for part, seconds in sorted(parts.items(), key=lambda item: -item[1]):
         print(f"  {part:<34} {seconds:8.3f} s  {calls[part]:6d} calls")
     if torch.cuda.is_available():
-        print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
+        print(f"peak memory {measure_peak_bytes() / 1e9:.1f} GB")
     if options.output is not None:
         result = {
             "preset": options.preset,

@@ -13,13 +13,13 @@ from torch import Tensor
 from stepwell.core import Step
 from stepwell.packing import (
     TreeLayout,
+    blockwise,
     flex,
     pack,
     paths,
     segments,
     segments_cpu,
     segments_cuda,
-    tiles,
     tree_attention,
 )
 from stepwell.packing.blockwise import blockwise_attention
@@ -109,8 +109,8 @@ def attend_in_segments(
 
 @pytest.mark.parametrize("name", SCORINGS)
 @pytest.mark.parametrize("heads", [(4, 2), pytest.param((3, 3), marks=pytest.mark.slow), (6, 1)])
-def test_tiles_equal_dense_attention_and_its_gradients(name, heads, monkeypatch) -> None:
-    monkeypatch.setattr(tiles, "TILE_SCORES", 4096)  # several tiles per block
+def test_blocks_of_rows_equal_dense_attention_and_its_gradients(name, heads, monkeypatch) -> None:
+    monkeypatch.setattr(blockwise, "ROWS", 24)  # several blocks per run
     layout, how = layout_of(random_steps(1)), SCORINGS[name]
     inputs = random_inputs(layout, heads, 8)
     expected = outputs_and_gradients(dense_attention, inputs, layout, how)
@@ -167,10 +167,16 @@ def path_attention_in_full(query: Tensor, key: Tensor, value: Tensor, table: pat
     return torch.cat(outputs, 2).transpose(1, 2)
 
 
+def copy_paths(layout: TreeLayout) -> paths.Paths:
+    plan = paths.plan_paths(layout)
+    assert plan is not None
+    return paths.Paths(plan.size, layout.device).fill(plan)
+
+
 def test_causal_attention_over_paths_is_tree_attention(monkeypatch) -> None:
     monkeypatch.setattr(paths, "MOST_KEYS", 99)
     layout = layout_of(random_steps(1), padded=True)
-    table = paths._build_paths(layout)
+    table = copy_paths(layout)
     *sides, _ = random_inputs(layout, (4, 2), 8)
     theirs = dense_attention(*sides, layout, SCORINGS["plain"])
     count = layout.tree.num_tokens
@@ -185,10 +191,9 @@ def test_causal_attention_over_paths_is_tree_attention(monkeypatch) -> None:
 def test_short_runs_below_a_long_path_are_not_gathered() -> None:
     long_runs = [Step.from_tokens(range(50), [token] * 60) for token in (51, 52, 53)]
     short_runs = [Step.from_tokens(range(50), [token] * 6) for token in (51, 52, 53)]
-    table = paths._build_paths(layout_of(long_runs))
-    assert table is not None and table.key_tokens.numel() == 50 + 3 * 110
-    assert (table.longest_run, table.longest_path) == (60, 110)
-    assert paths._build_paths(layout_of(short_runs)) is None
+    plan = paths.plan_paths(layout_of(long_runs))
+    assert plan is not None and plan.size.room == (4, 50 + 3 * 110, 60, 110)
+    assert paths.plan_paths(layout_of(short_runs)) is None
 
 
 @pytest.mark.parametrize("name", ["window", "softcap"])
@@ -331,9 +336,9 @@ def test_grouped_heads_afford_more_gathered_keys_in_deep_trees() -> None:
     turns = [Step.from_tokens(np.append(prompt, np.full(10, 1000 + n)), []) for n in range(100)]
     layout = layout_of(turns)  # 1,090 tokens; 100 paths of 100 keys are about nine times as many
     alone, flat, grouped = (paths.find_key_limit(*shape) for shape in ((3, 3, 5), (9, 3, 3), (9, 3, 5)))
-    assert paths._build_paths(layout, alone) is None and paths._build_paths(layout, flat) is None
-    found = paths._build_paths(layout, grouped)
-    assert found is not None and found.key_tokens is not None and found.key_tokens.numel() == 90 + 100 * 100
+    assert paths.plan_paths(layout, alone) is None and paths.plan_paths(layout, flat) is None
+    found = paths.plan_paths(layout, grouped)
+    assert found is not None and found.size.room[1] == 90 + 100 * 100
 
 
 @pytest.mark.gpu

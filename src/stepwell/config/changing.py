@@ -68,6 +68,7 @@ RULES: Mapping[str, Rule] = {
     "engine.seed": Rule(False, "all sampling follows from it"),
     "policy.device": Rule(True, "sums may be rounded differently from here on"),
     "policy.gradient_checkpointing": Rule(True, "only saves memory"),
+    "policy.cuda_graphs": Rule(True, "sums may be rounded differently from here on"),
     "policy": Rule(False, "the stored weights belong to the old one"),
     "own_agent.num_processes": Rule(True, "only decides where episodes run"),
     "own_agent.concurrency": Rule(True, "only decides where episodes run"),

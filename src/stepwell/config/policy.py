@@ -57,6 +57,9 @@ class PolicyConfig(Settings):
         "offload: half of these products wait in the host's memory, a quarter is made again (on a GPU); "
         "auto: mlp below a width of 1024, else selective; gradients stay the same",
     )
+    cuda_graphs: bool = Field(
+        True, description="on CUDA, replay the model's passes over few tokens as captured graphs"
+    )
 
     @field_validator("gradient_checkpointing", mode="before")
     @classmethod

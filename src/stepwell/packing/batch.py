@@ -208,7 +208,7 @@ def _build_key(
 ) -> KeyArray:
     """Build the sort key of each token: two sequences share a token if its id and its image are equal."""
     if not images:
-        return sequence.astype(np.uint32)
+        return sequence.view(np.uint32) if sequence.dtype == np.int32 else sequence.astype(np.uint32)
     key = sequence.astype(np.uint64)
     for span in images:
         number = image_numbers.setdefault(span.image, len(image_numbers) + 1)

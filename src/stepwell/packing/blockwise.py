@@ -1,25 +1,55 @@
-"""Exact tree attention in tiles, for every device, dtype, window and soft cap.
+"""Exact tree attention in plain torch, for every device, dtype, window and soft cap.
 
-The tree is processed by groups (sibling runs of one length, see `layout.py`). For each group, the kernel in
-`tiles.py` gets the group's queries, the keys of its ancestors and its own keys. It returns outputs and log
-sums (per query and head, the logarithm of the softmax's denominator). The backward pass recomputes the
-attention weights from them instead of storing the weights. The driver here adds the gradients of shared
-ancestors in place.
-
-Shapes: queries and outputs are [key heads, runs, heads per key head, length, D], so that grouped heads share
-their keys; ancestor keys are [key heads, depth, D]; a group's own keys are [key heads, runs, length, D].
+The tree is processed by groups (sibling runs of one length, see `layout.py`), some rows at a time: a block
+of rows with the keys of its path that it sees. Keys outside a window are skipped. The backward pass computes
+each block again instead of keeping its weights.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stepwell.packing import tiles
-from stepwell.packing.kernel_inputs import RunKeys, ScoreOptions
-from stepwell.packing.layout import EqualSpans, TreeLayout
+from stepwell.packing.kernel_inputs import ScoreOptions
+from stepwell.packing.layout import TreeLayout
+
+ROWS = 64
+"""Rows of a run in a block. Fewer waste less on keys that come after a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Rows [runs * rows] of some runs, and keys [runs * keys] of their paths; `hidden` is [rows, keys]."""
+
+    num_runs: int
+    rows: Tensor
+    keys: Tensor
+    hidden: Tensor
+
+    def take_sides(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """The block's queries, keys and values, each [heads, runs * count, D]."""
+        pairs = ((query, self.rows), (key, self.keys), (value, self.keys))
+        return [side[0].index_select(1, places) for side, places in pairs]
+
+    def attend(self, how: ScoreOptions, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Outputs of the rows: [heads, runs * rows, D]."""
+        (rows, keys), runs, heads = self.hidden.shape, self.num_runs, key.shape[0]
+        grouped = query.view(heads, -1, runs, rows, query.shape[-1]).transpose(1, 2).flatten(2, 3)
+        key, value = (side.view(heads, runs, keys, -1) for side in (key, value))
+        scores = (grouped @ key.mT).to(torch.promote_types(query.dtype, torch.float32)) * how.scaling
+        if how.softcap is not None:
+            scores = torch.tanh(scores / how.softcap) * how.softcap
+        scores = scores.view(heads, runs, -1, rows, keys).masked_fill(self.hidden, float("-inf"))
+        mixed = scores.softmax(-1).to(value.dtype).flatten(2, 3) @ value
+        return (
+            mixed.view(heads, runs, -1, rows, value.shape[-1])
+            .transpose(1, 2)
+            .reshape(query.shape[0], runs * rows, -1)
+        )
 
 
 def blockwise_attention(
@@ -41,73 +71,51 @@ class _BlockwiseAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions
     ) -> Tensor:
-        output = query.new_zeros(1, query.shape[2], query.shape[1], value.shape[-1])
-        log_sums = []
-        for group in layout.run_groups:
-            queries = _stack_rows(query[0], key.shape[1], group)
-            part, log_sum = tiles.attend_forward(queries, _gather_keys(key[0], value[0], group), how)
-            _put_rows(output[0], part, group)
-            log_sums.append(log_sum)
-        ctx.save_for_backward(query, key, value, output, *log_sums)
+        output = query.new_zeros(query.shape[1], query.shape[2], value.shape[-1])
+        for block in _list_blocks(layout, how.window):
+            part = block.attend(how, *block.take_sides(query, key, value))
+            output.index_copy_(1, block.rows, part)
+        ctx.save_for_backward(query, key, value)
         ctx.layout, ctx.how = layout, how
-        return output
+        return output.transpose(0, 1)[None]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, *log_sums = ctx.saved_tensors
-        heads = key.shape[1]
-        sources = (query[0], _transpose_to_heads(output), _transpose_to_heads(grad_output))
-        query_grad, key_grad, value_grad = (
-            tensor.new_zeros(tensor.shape[2], *tensor.shape[1::2]) for tensor in (query, key, value)
-        )
-        for group, log_sum in zip(ctx.layout.run_groups, log_sums, strict=True):
-            queries, outputs, outers = (_stack_rows(tensor, heads, group) for tensor in sources)
-            row_grads, grads = tiles.attend_backward(
-                queries, outputs, outers, log_sum, _gather_keys(key[0], value[0], group), ctx.how
-            )
-            _put_rows(query_grad, row_grads, group)
-            _add_keys(key_grad, grads.above_keys, grads.own_keys, group)
-            _add_keys(value_grad, grads.above_values, grads.own_values, group)
-        return *(grad.unsqueeze(0).transpose(1, 2) for grad in (query_grad, key_grad, value_grad)), None, None
+        sides, outer = ctx.saved_tensors, grad_output[0].transpose(0, 1)
+        totals = [torch.zeros_like(side, memory_format=torch.contiguous_format) for side in sides]
+        for block in _list_blocks(ctx.layout, ctx.how.window):
+            with torch.enable_grad():
+                leaves = [side.requires_grad_() for side in block.take_sides(*sides)]
+                part = block.attend(ctx.how, *leaves)
+            grads = torch.autograd.grad(part, leaves, outer.index_select(1, block.rows))
+            places = (block.rows, block.keys, block.keys)
+            for total, grad, place in zip(totals, grads, places, strict=True):
+                total[0].index_add_(1, place, grad)
+        return *totals, None, None
 
 
-def _transpose_to_heads(rows: Tensor) -> Tensor:
-    """Transpose [1, T, heads, D] to [heads, T, D]."""
-    return rows[0].transpose(0, 1)
+def _list_blocks(layout: TreeLayout, window: int | None) -> list[_Block]:
+    """The blocks of a tree, kept with it: every layer uses them."""
+    key = ("blocks", window)
+    if key not in layout.cache:
+        layout.cache[key] = list(_iterate_blocks(layout, window))
+    blocks: list[_Block] = layout.cache[key]
+    return blocks
 
 
-def _stack_rows(tensor: Tensor, num_key_heads: int, group: EqualSpans) -> Tensor:
-    """Reshape [heads, T, D] to the group's [key heads, runs, heads per key head, length, D]."""
-    stacked = torch.stack([tensor[:, start : start + group.length] for start in group.starts], 1)
-    return stacked.view(num_key_heads, -1, *stacked.shape[1:]).transpose(1, 2).contiguous()
-
-
-def _put_rows(target: Tensor, rows: Tensor, group: EqualSpans) -> None:
-    """The reverse of `_stack_rows`: write into [T, heads, D]."""
-    for index, start in enumerate(group.starts):
-        place = target[start : start + group.length].view(group.length, rows.shape[0], rows.shape[2], -1)
-        place.copy_(rows[:, index].permute(2, 0, 1, 3))
-
-
-def _gather_keys(key: Tensor, value: Tensor, group: EqualSpans) -> RunKeys:
-    return RunKeys(*_split_path(key, group), *_split_path(value, group))
-
-
-def _split_path(tensor: Tensor, group: EqualSpans) -> tuple[Tensor, Tensor]:
-    """Split [key heads, T, D] into the keys above the group and its own keys."""
-    above = [tensor[:, start:stop] for start, stop in group.ancestors]
-    own = torch.stack([tensor[:, start : start + group.length] for start in group.starts], 1)
-    if len(above) == 1:
-        return above[0], own
-    return (torch.cat(above, 1) if above else tensor[:, :0]), own
-
-
-def _add_keys(target: Tensor, above: Tensor, own: Tensor, group: EqualSpans) -> None:
-    """Add gradients with the shapes of `_split_path` to their places in [T, key heads, D]."""
-    offset = 0
-    for start, stop in group.ancestors:
-        target[start:stop] += above[:, offset : offset + stop - start].transpose(0, 1)
-        offset += stop - start
-    for index, start in enumerate(group.starts):
-        target[start : start + group.length] += own[:, index].transpose(0, 1)
+def _iterate_blocks(layout: TreeLayout, window: int | None) -> Iterator[_Block]:
+    tokens = torch.arange(layout.num_tokens, device=layout.device)
+    for group in layout.run_groups:
+        runs, length = len(group.starts), group.length
+        own = torch.stack([tokens[start : start + length] for start in group.starts])
+        above = torch.cat([tokens[start:stop] for start, stop in (*group.ancestors, (0, 0))])
+        paths = torch.cat([above.expand(runs, -1), own], 1)
+        for first in range(0, length, ROWS):
+            last = min(first + ROWS, length)
+            low = 0 if window is None else max(0, group.depth + first - window + 1)
+            row = tokens[group.depth + first : group.depth + last, None]
+            column = tokens[None, low : group.depth + last]
+            hidden = column > row if window is None else (column > row) | (row - column >= window)
+            keys = paths[:, low : group.depth + last].flatten()
+            yield _Block(runs, own[:, first:last].flatten(), keys, hidden)

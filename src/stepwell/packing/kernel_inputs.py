@@ -1,10 +1,9 @@
-"""Inputs of the attention kernels: scoring options, and the keys of a group of runs."""
+"""Inputs of the attention kernels: how scores are computed, and how long the arrays of a plan are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +20,19 @@ class ScoreOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class RunKeys:
-    """Keys and values of shared ancestors [key heads, depth, D], and of the runs [key heads, runs, length,
-    D]."""
+class PlanSize:
+    """How long the arrays are from which attention reads a tree. A captured pass has one size.
 
-    above_keys: Tensor
-    own_keys: Tensor
-    above_values: Tensor
-    own_values: Tensor
+    `kind` must be equal for two trees to use the same arrays; `room` may be larger than needed.
+    """
+
+    kind: tuple[Any, ...]
+    room: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        return int(self.kind[0])
+
+    def holds(self, other: PlanSize) -> bool:
+        """Whether arrays of this size have room for a tree of another, over as many tokens."""
+        return self.kind == other.kind and all(a >= b for a, b in zip(self.room, other.room, strict=True))

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from stepwell.packing import segments_cuda
-from stepwell.packing.device_copies import copy_to_device
-from stepwell.packing.kernel_inputs import ScoreOptions
+from stepwell.packing.device_copies import NumberTable
+from stepwell.packing.kernel_inputs import PlanSize, ScoreOptions
 from stepwell.packing.layout import TreeLayout
+from stepwell.packing.tree import IntArray
 
 MOST_KEYS = 2.0
 """The largest number of gathered keys per token where every head has its own key."""
@@ -43,21 +44,62 @@ def find_key_limit(num_heads: int, num_key_heads: int, num_levels: int) -> float
     return 2 * group * MOST_KEYS if is_deep and group > 1 else MOST_KEYS
 
 
-@dataclass(frozen=True, slots=True)
 class Paths:
-    """The keys that each run sees, and the gathered copies of each token.
+    """The keys that each run sees, and the gathered copies of each token, on one device.
 
     `key_tokens` are the tokens of all paths, run by run; None: they are all tokens in order. The copies of
-    token t are `copies[copy_starts[t] : copy_starts[t + 1]]`.
+    token t are `copies[copy_starts[t] : copy_starts[t + 1]]`. Runs beyond those of the plan are empty.
     """
 
-    key_tokens: Tensor | None
-    row_starts: Tensor
-    key_starts: Tensor
-    longest_run: int
-    longest_path: int
-    copies: Tensor
-    copy_starts: Tensor
+    def __init__(self, size: PlanSize, device: torch.device) -> None:
+        runs, keys, self.longest_run, self.longest_path = size.room
+        lengths = {"rows": runs + 1, "paths": runs + 1, "keys": keys, "copies": keys}
+        lengths["copy_starts"] = size.tokens + 1
+        self._table = table = NumberTable(lengths, device, torch.int32)
+        self.row_starts, self.key_starts, key_tokens = table["rows"], table["paths"], table["keys"]
+        self.key_tokens = key_tokens if keys else None
+        self.copies, self.copy_starts = table["copies"], table["copy_starts"]
+
+    def fill(self, plan: PathPlan) -> Paths:
+        """Take the paths of a plan over as many tokens."""
+        found = {"rows": _count_starts(plan.run_counts), "paths": _count_starts(plan.path_counts)}
+        if self.key_tokens is not None:
+            per_token = np.bincount(plan.key_tokens, minlength=self.copy_starts.numel() - 1)
+            copies = np.argsort(plan.key_tokens, kind="stable")
+            found |= {"keys": plan.key_tokens, "copies": copies, "copy_starts": _count_starts(per_token)}
+        self._table.fill(found)
+        return self
+
+
+def _count_starts(counts: IntArray) -> IntArray:
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+@dataclass(frozen=True, slots=True)
+class PathPlan:
+    """The paths of a tree as arrays of the host: tokens per run, keys per path, and the keys themselves."""
+
+    run_counts: IntArray
+    path_counts: IntArray
+    key_tokens: IntArray
+
+    @property
+    def size(self) -> PlanSize:
+        """Tokens, and whether keys are gathered; runs, gathered keys, longest run and longest path."""
+        is_plain = np.array_equal(self.run_counts, self.path_counts)
+        longest = int(self.run_counts.max()), int(self.path_counts.max())
+        keys = 0 if is_plain else int(self.key_tokens.size)
+        return PlanSize(
+            (int(self.run_counts.sum()), "paths", is_plain), (self.run_counts.size, keys, *longest)
+        )
+
+    def pad(self, num_tokens: int) -> PathPlan:
+        """The same with a run of padding at the end, up to this many tokens."""
+        count = int(self.run_counts.sum())
+        if num_tokens == count:
+            return self
+        runs, paths = (np.append(part, num_tokens - count) for part in (self.run_counts, self.path_counts))
+        return PathPlan(runs, paths, np.append(self.key_tokens, np.arange(count, num_tokens)))
 
 
 def supports_paths(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> bool:
@@ -68,16 +110,19 @@ def supports_paths(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreO
         return False
     if how.window is not None and layout.max_depth >= how.window:
         return False
-    if "paths" not in layout.cache:
+    if "path plan" not in layout.cache:
         limit = find_key_limit(query.shape[1], value.shape[1], len(layout.levels))
-        layout.cache["paths"] = _build_paths(layout, limit) if find_spec("triton") is not None else None
-    return layout.cache["paths"] is not None
+        layout.cache["path plan"] = plan_paths(layout, limit) if find_spec("triton") is not None else None
+    return layout.cache["path plan"] is not None
 
 
 def path_attention(
     query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions
 ) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
+    if "paths" not in layout.cache:
+        plan = layout.cache["path plan"]
+        layout.cache["paths"] = Paths(plan.size, layout.device).fill(plan)
     output: Tensor = _PathAttention.apply(query, key, value, layout.cache["paths"], how.scaling)  # type: ignore[no-untyped-call]
     return output
 
@@ -129,29 +174,17 @@ def _list_segments(paths: Paths) -> tuple[Tensor, Tensor, int, int]:
     return paths.row_starts, paths.key_starts, paths.longest_run, paths.longest_path
 
 
-def _build_paths(layout: TreeLayout, most_keys: float | None = None) -> Paths | None:
+def plan_paths(layout: TreeLayout, most_keys: float | None = None) -> PathPlan | None:
     """The layout's paths, or None if they hold more than this many keys per token."""
-    runs = list(layout.runs)
-    if layout.num_tokens > runs[-1][1]:
-        runs.append((runs[-1][1], layout.num_tokens, ()))  # padding is its own run
-    parts = [[*ancestors, (start, stop)] for start, stop, ancestors in runs]
-    path_counts = [sum(stop - start for start, stop in ranges) for ranges in parts]
-    run_counts = [stop - start for start, stop, _ in runs]
+    parts = [[*ancestors, (start, stop)] for start, stop, ancestors in layout.runs]
+    last = layout.runs[-1][1]
+    if layout.num_tokens > last:
+        parts.append([(last, layout.num_tokens)])  # padding is its own run
+    run_counts = np.array([ranges[-1][1] - ranges[-1][0] for ranges in parts])
+    path_counts = np.array([sum(stop - start for start, stop in ranges) for ranges in parts])
     limit = MOST_KEYS if most_keys is None else most_keys
-    if sum(path_counts) > limit * layout.num_tokens or max(run_counts) == 1:
+    if path_counts.sum() > limit * layout.num_tokens or run_counts.max() == 1:
         return None  # (flash attention lays out single rows differently)
-    key_tokens = np.concatenate([np.arange(*r) for ranges in parts for r in ranges])
-    per_token = np.bincount(key_tokens, minlength=layout.num_tokens)
-
-    def to_device(array: Any) -> Tensor:
-        return copy_to_device(array, layout.device, np.int32)
-
-    return Paths(
-        key_tokens=None if path_counts == run_counts else to_device(key_tokens),
-        row_starts=to_device([0, *np.cumsum(run_counts)]),
-        key_starts=to_device([0, *np.cumsum(path_counts)]),
-        longest_run=max(run_counts),
-        longest_path=max(path_counts),
-        copies=to_device(np.argsort(key_tokens, kind="stable")),
-        copy_starts=to_device([0, *np.cumsum(per_token)]),
-    )
+    tokens = np.arange(layout.num_tokens, dtype=np.int32)
+    key_tokens = np.concatenate([tokens[start:stop] for ranges in parts for start, stop in ranges])
+    return PathPlan(run_counts, path_counts, key_tokens)

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stepwell.packing import projection_torch
-from stepwell.packing.scores import token_scores
+from stepwell.packing.scores import sort_tokens, token_scores
 
 CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 28}
 """Size of the logits of a chunk."""
@@ -71,9 +71,7 @@ def project_scores(
         logits = F.linear(hidden, weight, bias)
         found = token_scores(logits, inverse_temperatures, rows, targets, with_entropies=with_entropies)
         return *found, None
-    order = rows.argsort(stable=True)
-    places = torch.arange(hidden.shape[0] + 1, device=rows.device)
-    starts = torch.searchsorted(rows[order], places)
+    order, starts = sort_tokens(rows, hidden.shape[0])
     logprobs, entropies, kls = _ProjectedScores.apply(  # type: ignore[no-untyped-call]
         hidden, weight, bias, inverse_temperatures, order, starts, targets, with_entropies, *reference or ()
     )

@@ -12,10 +12,13 @@ With x = logits / temperature, p = softmax(x), lse = logsumexp(x):
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from stepwell.packing import projection_torch
 
 CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 """Size of the float32 working copy of a chunk of logits. GPUs have more memory and a cost per launch."""
@@ -33,8 +36,16 @@ def token_scores(
 
     `inverse_temperatures` is [R]; `rows` and `targets` are [A]. Returns [A] and [R].
     """
-    logprobs, entropies = _TokenScores.apply(logits, inverse_temperatures, rows, targets, with_entropies)  # type: ignore[no-untyped-call]
+    order, starts = sort_tokens(rows, logits.shape[0])
+    given = (logits, inverse_temperatures, order, starts, targets, with_entropies)
+    logprobs, entropies = _TokenScores.apply(*given)  # type: ignore[no-untyped-call]
     return logprobs, entropies if with_entropies else None
+
+
+def sort_tokens(rows: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """The tokens by their rows, and where each row's begin: row r has `order[starts[r] : starts[r + 1]]`."""
+    order = rows.argsort(stable=True)
+    return order, torch.searchsorted(rows[order], torch.arange(num_rows + 1, device=rows.device))
 
 
 class _TokenScores(torch.autograd.Function):
@@ -43,41 +54,33 @@ class _TokenScores(torch.autograd.Function):
         ctx: Any,
         logits: Tensor,
         inverse_temperatures: Tensor,
-        rows: Tensor,
+        order: Tensor,
+        starts: Tensor,
         targets: Tensor,
         with_entropies: bool,
     ) -> tuple[Tensor, Tensor]:
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        scale = inverse_temperatures.to(wide)
-        log_sums = torch.empty(logits.shape[0], dtype=wide, device=logits.device)
-        entropies = torch.empty_like(log_sums if with_entropies else log_sums[:0])
-        for chunk in _split_chunks(logits):
-            scaled = logits[chunk].to(wide) * scale[chunk, None]
-            log_sums[chunk] = torch.logsumexp(scaled, 1)
-            if with_entropies:
-                weights = (scaled - log_sums[chunk, None]).exp_()
-                entropies[chunk] = log_sums[chunk] - _multiply_rows(weights, scaled)
-        logprobs = logits[rows, targets].to(wide) * scale[rows] - log_sums[rows]
+        scale = inverse_temperatures.to(torch.promote_types(logits.dtype, torch.float32))
+        log_sums, means = torch.empty_like(scale), torch.zeros_like(scale)
+        logprobs = scale.new_empty(targets.shape)
+        for part, ends in _split_chunks(logits, starts):
+            numbers = (logprobs, log_sums[part], means[part])
+            projection_torch.score_rows(
+                logits[part], scale[part], ends, order, targets, *numbers, with_means=with_entropies
+            )
         ctx.with_entropies = with_entropies
-        ctx.save_for_backward(logits, scale, rows, targets, log_sums, entropies)
-        return logprobs, entropies
+        ctx.save_for_backward(logits, scale, order, starts, targets, log_sums, means)
+        return logprobs, log_sums - means
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, logprob_grads: Tensor, entropy_grads: Tensor) -> tuple[Tensor | None, ...]:
-        logits, scale, rows, targets, log_sums, entropies = ctx.saved_tensors
-        row_grads = torch.zeros_like(log_sums).index_add_(0, rows, logprob_grads)
+        logits, scale, order, starts, targets, log_sums, means = ctx.saved_tensors
         grads = torch.empty_like(logits)
-        for chunk in _split_chunks(logits):
-            scaled = logits[chunk].to(scale.dtype) * scale[chunk, None]
-            weights = (scaled - log_sums[chunk, None]).exp_()
-            pull = row_grads[chunk, None]
-            if ctx.with_entropies:
-                mean = log_sums[chunk] - entropies[chunk]
-                pull = scaled.sub_(mean[:, None]).mul_(entropy_grads[chunk, None]).add_(pull)
-            grads[chunk] = weights.mul_(pull * -scale[chunk, None])
-        grads.index_put_((rows, targets), (logprob_grads * scale[rows]).to(grads.dtype), accumulate=True)
-        return grads, None, None, None, None
+        for part, ends in _split_chunks(logits, starts):
+            numbers = (scale[part], ends, order, targets, log_sums[part], means[part], logprob_grads)
+            pulls = entropy_grads[part] if ctx.with_entropies else None
+            grads[part] = projection_torch.pull_rows(logits[part], *numbers, pulls)
+        return grads, None, None, None, None, None
 
 
 def compute_row_kls(logits: Tensor, others: Tensor, inverse_temperatures: Tensor) -> Tensor:
@@ -93,12 +96,8 @@ def compute_row_kls(logits: Tensor, others: Tensor, inverse_temperatures: Tensor
     return (weights * gaps).sum(1)
 
 
-def _multiply_rows(a: Tensor, b: Tensor) -> Tensor:
-    """Row-wise inner products, with 0 * -inf = 0: a logit of -inf adds nothing to the entropy."""
-    return torch.where(a > 0, a * b, 0).sum(1)
-
-
-def _split_chunks(logits: Tensor) -> list[slice]:
+def _split_chunks(logits: Tensor, starts: Tensor) -> Iterator[tuple[slice, Tensor]]:
     size = CHUNK_BYTES.get(logits.device.type, CHUNK_BYTES["cpu"])
     rows = max(1, size // max(1, logits.shape[1] * 4))
-    return [slice(start, start + rows) for start in range(0, logits.shape[0], rows)]
+    for start in range(0, logits.shape[0], rows):
+        yield slice(start, start + rows), starts[start : start + rows + 1]

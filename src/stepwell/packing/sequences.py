@@ -14,23 +14,23 @@ Where nothing branches and all lengths are equal, the packed tokens are the sequ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stepwell.packing.device_copies import copy_to_device
-from stepwell.packing.kernel_inputs import ScoreOptions
+from stepwell.packing.device_copies import NumberTable
+from stepwell.packing.kernel_inputs import PlanSize, ScoreOptions
 from stepwell.packing.layout import TreeLayout
 from stepwell.packing.tree import IntArray
 
 KERNEL = "cudnn"
-"""Which kernel: `cudnn`, `flash`, or `none` for never. On an H200 cuDNN's is 1.35 to 1.5 times as fast as
-`paths.py` from 8,000 tokens on, forward and backward; flash attention's is no faster."""
-SHORTEST = 2048
-"""Mean length of sequences from which this pays. Shorter ones are not bound by attention."""
+"""Which kernel: `cudnn`, or `none` for never. On an H200 cuDNN's is 1.35 to 1.5 times as fast as `paths.py`
+from 8,000 tokens on, forward and backward; flash attention's is no faster over sequences than over paths."""
+SHORTEST = 1024
+"""Mean length of sequences from which this pays: on an H200, at 1,408 tokens, an update of 135M gains 6 %."""
 MOST_WORK = 1.15
 """The largest number of attended pairs, over those of the tree."""
 MOST_TOKENS = 1.5
@@ -39,21 +39,59 @@ _STEPS_PER_OCTAVE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
-    """The sequences of a tree, one after the other.
+class SequencePlan:
+    """The sequences of a tree, one after the other, as arrays of the host.
 
-    `tokens` are their tokens, padding included (None: all tokens of the tree in order). `groups` are the
-    shapes (sequences, length) of the dense calls. Token t is read at `owners[t]`, and nothing is read at
-    `unread`; its copies are at `copies[copy_starts[t] : copy_starts[t + 1]]`. Layout padding has neither.
+    `groups` are the shapes (sequences, length) of the dense calls.
+    `tokens` are their tokens, padding included (None: all tokens of the tree in order). Token t is read at
+    `owners[t]`, and no token at `unread`; `places` are those that are not padding.
     """
 
-    tokens: Tensor | None
+    num_tokens: int
     groups: tuple[tuple[int, int], ...]
-    owners: Tensor
-    unread: Tensor
-    copies: Tensor
-    copy_starts: Tensor
-    num_owned: int
+    tokens: IntArray | None
+    owners: IntArray
+    unread: IntArray
+    places: IntArray
+
+    @property
+    def size(self) -> PlanSize:
+        """Tokens, shapes of the calls, and whether anything is gathered; places that nobody reads."""
+        is_plain = self.tokens is None
+        return PlanSize((self.num_tokens, "sequences", is_plain, self.groups), (int(self.unread.size),))
+
+    def pad(self, num_tokens: int) -> SequencePlan:
+        """The same for a layout with more padding."""
+        return replace(self, num_tokens=num_tokens)
+
+
+class Sequences:
+    """A plan on a device. The copies of token t are `copies[copy_starts[t] : copy_starts[t + 1]]`.
+
+    The layout's padding has no copies, and is read where nothing else is.
+    """
+
+    def __init__(self, size: PlanSize, device: torch.device) -> None:
+        count, _, is_plain, self.groups = size.kind
+        self.num_places = places = sum(number * length for number, length in self.groups)
+        lengths = {"tokens": places, "owners": count, "unread": size.room[0], "copies": places}
+        lengths["copy_starts"] = count + 1
+        lengths = dict.fromkeys(lengths, 0) if is_plain else lengths
+        self._table = table = NumberTable(lengths, device, torch.int64)
+        self.tokens = None if is_plain else table["tokens"]
+        self.owners, self.unread = table["owners"], table["unread"]
+        self.copies, self.copy_starts = table["copies"], table["copy_starts"]
+
+    def fill(self, plan: SequencePlan) -> Sequences:
+        """Take the sequences of a plan over as many tokens."""
+        if plan.tokens is not None:
+            seen = plan.tokens[plan.places]
+            starts = np.concatenate([[0], np.cumsum(np.bincount(seen, minlength=plan.num_tokens))])
+            copies = plan.places[np.argsort(seen, kind="stable")]
+            owners = plan.owners[: plan.num_tokens]
+            found = {"tokens": plan.tokens, "owners": owners, "unread": plan.unread}
+            self._table.fill(found | {"copies": copies, "copy_starts": starts})
+        return self
 
 
 def supports_sequences(query: Tensor, value: Tensor, layout: TreeLayout, how: ScoreOptions) -> bool:
@@ -65,16 +103,15 @@ def supports_sequences(query: Tensor, value: Tensor, layout: TreeLayout, how: Sc
         return False
     if how.window is not None and layout.max_depth >= how.window:
         return False
-    if KERNEL == "cudnn" and torch.cuda.get_device_capability(query.device)[0] != 9:
-        return False
-    return find_sequences(layout) is not None
+    is_hopper = torch.cuda.get_device_capability(query.device)[0] == 9
+    return is_hopper and find_sequences(layout) is not None
 
 
-def find_sequences(layout: TreeLayout) -> Sequences | None:
+def find_sequences(layout: TreeLayout) -> SequencePlan | None:
     """The layout's sequences, kept with it; None if they are short or share too much."""
-    if "sequences" not in layout.cache:
-        layout.cache["sequences"] = _build_sequences(layout)
-    found: Sequences | None = layout.cache["sequences"]
+    if "sequence plan" not in layout.cache:
+        layout.cache["sequence plan"] = _plan_sequences(layout)
+    found: SequencePlan | None = layout.cache["sequence plan"]
     return found
 
 
@@ -83,8 +120,12 @@ def sequence_attention(
 ) -> Tensor:
     """Attention over the tree: [1, heads, T, D] in, [1, T, heads, D] out."""
     kernel = KERNEL if query.is_cuda else "cpu"
+    if "sequences" not in layout.cache:
+        plan = find_sequences(layout)
+        assert plan is not None
+        layout.cache["sequences"] = Sequences(plan.size, layout.device).fill(plan)
     output: Tensor = _SequenceAttention.apply(  # type: ignore[no-untyped-call]
-        query, key, value, find_sequences(layout), how.scaling, kernel
+        query, key, value, layout.cache["sequences"], how.scaling, kernel
     )
     return output
 
@@ -128,7 +169,7 @@ class _SequenceAttention(torch.autograd.Function):
 
 def _gather(side: Tensor, plan: Sequences) -> Tensor:
     """The tokens [T, heads, D] of all sequences."""
-    return side[: plan.num_owned] if plan.tokens is None else side.index_select(0, plan.tokens)
+    return side[: plan.num_places] if plan.tokens is None else side.index_select(0, plan.tokens)
 
 
 def _iterate_groups(sides: list[Tensor], plan: Sequences) -> Iterator[list[Tensor]]:
@@ -141,19 +182,18 @@ def _iterate_groups(sides: list[Tensor], plan: Sequences) -> Iterator[list[Tenso
 
 
 def _read_owned(flat: Tensor, plan: Sequences, count: int) -> Tensor:
-    """The rows of the tokens themselves, [count, heads, D]; layout padding is zero."""
-    if plan.tokens is None and flat.shape[0] == count:
+    """The rows of the tokens themselves, [count, heads, D]."""
+    if plan.tokens is not None:
+        return flat.index_select(0, plan.owners)
+    if plan.num_places == count:
         return flat
-    owned = flat if plan.tokens is None else flat.index_select(0, plan.owners)
-    if plan.num_owned == count:
-        return owned
-    return torch.cat([owned, owned.new_zeros(count - plan.num_owned, *owned.shape[1:])])
+    return torch.cat([flat, flat.new_zeros(count - plan.num_places, *flat.shape[1:])])
 
 
 def _spread_owned(grads: Tensor, plan: Sequences) -> Tensor:
     """Gradients of outputs, each at the place it was read from; zero elsewhere."""
     if plan.tokens is None:
-        return grads[: plan.num_owned].contiguous()
+        return grads[: plan.num_places].contiguous()
     # few places are not read: a gather of all and a zero for those is half the time of a scatter
     return grads.index_select(0, plan.tokens).index_fill_(0, plan.unread, 0.0)
 
@@ -168,7 +208,7 @@ def _sum_copies(keys: Tensor, values: Tensor, plan: Sequences, count: int) -> tu
     owner = torch.arange(count).repeat_interleave(plan.copy_starts.diff().long())
     zeros = [side.new_zeros(count, *side.shape[1:]) for side in (keys, values)]
     key_sum, value_sum = (
-        zero.index_add_(0, owner, side[plan.copies.long()])
+        zero.index_add_(0, owner, side[plan.copies[: owner.numel()]])
         for zero, side in zip(zeros, (keys, values), strict=True)
     )
     return key_sum, value_sum
@@ -184,12 +224,9 @@ def _attend(sides: list[Tensor], scaling: float, kernel: str) -> list[Tensor]:
         group = query.shape[1] // key.shape[1]
         wide = (side.repeat_interleave(group, 1) for side in (key, value))
         return [*ops._scaled_dot_product_flash_attention_for_cpu(query, *wide, 0.0, True, scale=scaling)]
-    if kernel == "cudnn":
-        found = ops._scaled_dot_product_cudnn_attention(
-            query, key, value, None, True, 0.0, True, False, scale=scaling
-        )
-    else:
-        found = ops._scaled_dot_product_flash_attention(query, key, value, 0.0, True, False, scale=scaling)
+    found = ops._scaled_dot_product_cudnn_attention(
+        query, key, value, None, True, 0.0, True, False, scale=scaling
+    )
     return [found[0], found[1], found[6], found[7]]
 
 
@@ -204,19 +241,16 @@ def _pull_back(sides: list[Tensor], state: list[Tensor], scaling: float, kernel:
         pull = ops._scaled_dot_product_flash_attention_for_cpu_backward
         grads = pull(outer, query, *wide, output, log_sums, 0.0, True, scale=scaling)
         return [grads[0], *(grad.unflatten(1, (-1, group)).sum(2) for grad in grads[1:])]
-    given = (outer, query, key, value, output, log_sums)
-    if kernel == "cudnn":
-        rest = (*random, None, None, None, length, length, 0.0, True)
-        return list(ops._scaled_dot_product_cudnn_attention_backward(*given, *rest, scale=scaling))
-    rest = (None, None, length, length, 0.0, True, *random)
-    return list(ops._scaled_dot_product_flash_attention_backward(*given, *rest, scale=scaling))
+    rest = (*random, None, None, None, length, length, 0.0, True)
+    pull = ops._scaled_dot_product_cudnn_attention_backward
+    return list(pull(outer, query, key, value, output, log_sums, *rest, scale=scaling))
 
 
 # --- the plan ---------------------------------------------------------------------------
 
 
-def _build_sequences(layout: TreeLayout) -> Sequences | None:
-    tree = layout.tree
+def _plan_sequences(layout: TreeLayout) -> SequencePlan | None:
+    tree, count = layout.tree, layout.tree.num_tokens
     leaves = [
         (*ancestors, (start, stop))
         for start, stop, ancestors in layout.runs
@@ -227,41 +261,29 @@ def _build_sequences(layout: TreeLayout) -> Sequences | None:
     if lengths.mean() < SHORTEST or int((lengths * (lengths + 1) // 2).sum()) > MOST_WORK * pairs:
         return None
     order, padded, groups = _pad_lengths(lengths)
-    if int(padded.sum()) > MOST_TOKENS * tree.num_tokens:
+    total = int(padded.sum())
+    if total > MOST_TOKENS * count:
         return None
-    tokens = np.zeros(int(padded.sum()), dtype=np.int64)
-    is_real = np.zeros(tokens.size, dtype=bool)
+    tokens, is_real = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=bool)
     starts = np.concatenate([[0], np.cumsum(padded[order])])
     for place, leaf in enumerate(order.tolist()):
         at, stop = int(starts[place]), int(starts[place] + lengths[leaf])
         tokens[at:stop] = np.concatenate([np.arange(*bounds) for bounds in leaves[leaf]])
         is_real[at:stop] = True
-    return _describe_sequences(layout, tokens, np.flatnonzero(is_real), groups)
-
-
-def _describe_sequences(
-    layout: TreeLayout, tokens: IntArray, places: IntArray, groups: list[tuple[int, int]]
-) -> Sequences:
-    """`places` are those of the tokens that are not padding."""
-    count = layout.tree.num_tokens
-    copies = places[np.argsort(tokens[places], kind="stable")]
-    per_token = np.bincount(tokens[places], minlength=layout.num_tokens)
-    copy_starts = np.concatenate([[0], np.cumsum(per_token)])
-
-    def to_device(array: Any) -> Tensor:
-        return copy_to_device(array, layout.device, np.int32)
-
-    owners = copies[copy_starts[:count]]
-    is_identity = tokens.size == count and np.array_equal(tokens, np.arange(count))
-    return Sequences(
-        tokens=None if is_identity else to_device(tokens),
-        groups=tuple(groups),
-        owners=to_device(owners).long(),
-        unread=to_device(np.setdiff1d(np.arange(tokens.size), owners, assume_unique=True)).long(),
-        copies=to_device(copies),
-        copy_starts=to_device(copy_starts),
-        num_owned=count,
-    )
+    if total == count and np.array_equal(tokens, np.arange(count)):
+        empty = np.zeros(0, dtype=np.int64)
+        return SequencePlan(layout.num_tokens, tuple(groups), None, empty, empty, empty)
+    if total == count:  # the layout's padding needs places that nobody reads
+        groups, tokens = [*groups, (1, 64)], np.append(tokens, np.zeros(64, dtype=np.int64))
+        is_real = np.append(is_real, np.zeros(64, dtype=bool))
+    places = np.flatnonzero(is_real)
+    owners = np.empty(count, dtype=np.int64)
+    owners[tokens[places[::-1]]] = places[::-1]  # the first of a token's places is written last
+    is_unread = np.ones(tokens.size, dtype=bool)
+    is_unread[owners] = False
+    unread = np.flatnonzero(is_unread)
+    owners = np.append(owners, unread[0])  # for the layout's padding: gradients are zero there
+    return SequencePlan(layout.num_tokens, tuple(groups), tokens, owners, unread, places)
 
 
 def _pad_lengths(lengths: IntArray) -> tuple[IntArray, IntArray, list[tuple[int, int]]]:

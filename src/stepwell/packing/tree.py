@@ -68,7 +68,9 @@ def count_shared_lengths(keys: Sequence[KeyArray], order: IntArray) -> IntArray:
     """Count the leading tokens that each sequence of `order` shares with the one before it."""
     shared = np.zeros(order.size, dtype=np.int64)
     for place in range(1, order.size):
-        shared[place] = count_common_prefix(keys[order[place - 1]], keys[order[place]])
+        before, own = keys[order[place - 1]], keys[order[place]]
+        is_extended = before.tobytes() == own[: before.size].tobytes()  # (comparing bytes is the fastest way)
+        shared[place] = before.size if is_extended else count_common_prefix(before, own)
     return shared
 
 
@@ -83,24 +85,37 @@ def merge_short_runs(shared: IntArray, lengths: IntArray, min_run: int) -> IntAr
     >>> merge_short_runs(np.array([0, 9, 7, 9]), np.array([12, 12, 12, 12]), 4).tolist()
     [0, 7, 7, 7]
     """
-    result = shared.copy()
-    waiting = [(0, shared.size, 0)]
-    while waiting:
-        first, stop, base = waiting.pop()
-        if stop - first < 2:
-            continue
-        inner = shared[first + 1 : stop]
-        depth = int(inner.min())
-        kept = depth if depth - base >= min_run else base
-        cuts = (np.flatnonzero(inner == depth) + first + 1).tolist()
-        start, start_base = first, kept
-        for cut in [*cuts, stop]:
-            waiting.append((start, cut, start_base))
-            if cut < stop:
-                goes_on = shared[cut] == lengths[cut - 1]
-                start, start_base = cut, depth if goes_on else kept
-                result[cut] = start_base
-    return result
+    result = shared.tolist()
+    depths = [-1, *result[1:]]  # the first sequence bounds all branches
+    left, right = _find_smaller(depths)
+    is_extended = [False, *(shared[1:] == lengths[:-1]).tolist()]
+    kept: dict[
+        tuple[int, int], int
+    ] = {}  # of a branching node: the places that bound it, and where it branches
+    for place in sorted(range(1, len(depths)), key=depths.__getitem__):
+        before, after = node = left[place], right[place]
+        if node not in kept:
+            base = 0
+            if depths[before] >= 0 and (after == len(depths) or depths[before] >= depths[after]):
+                base = result[before]
+            elif after < len(depths):
+                base = kept[left[after], right[after]]
+            kept[node] = depths[place] if depths[place] - base >= min_run else base
+        result[place] = depths[place] if is_extended[place] else kept[node]
+    return np.array(result, dtype=shared.dtype)
+
+
+def _find_smaller(depths: list[int]) -> tuple[list[int], list[int]]:
+    """For every place, the nearest places with a smaller depth before it and after it."""
+    left, right = [0] * len(depths), [len(depths)] * len(depths)
+    rising: list[int] = []
+    for place, depth in enumerate(depths):
+        while rising and depths[rising[-1]] > depth:
+            right[rising.pop()] = place
+        before = rising[-1] if rising else 0
+        left[place] = left[before] if rising and depths[before] == depth else before
+        rising.append(place)
+    return left, right
 
 
 def grow_tree(

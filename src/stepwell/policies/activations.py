@@ -22,6 +22,11 @@ the time at a width of 2048, 2 to 4 % at 576)."""
 LOGIT_BYTES = 1 << 28
 """Logits that are in memory at a time (`packing/projection.py`)."""
 
+MOST_CAPTURED = 1.5e11
+"""Multiply-adds of a layer, attention included, up to which passes are captured (`captured_passes.py`).
+Above, kernels take longer than their launch: 135M reaches it at 30,000 tokens of short contexts, and at
+14,000 where each sees 6,000."""
+
 FREE_SHARE = 0.8
 """Of the free memory, what an automatic token budget may use."""
 LEAST_TOKENS = 256
@@ -45,6 +50,11 @@ def count_offloaded(layers: int) -> tuple[int, int, int]:
     return layers // 2, layers // 4, layers - layers // 2 - layers // 4
 
 
+def count_layer_work(width: int, mlp_width: int, tokens: float, pairs: float = 0.0) -> float:
+    """Multiply-adds of a layer's products over some tokens, and of attention over pairs of them."""
+    return width * (tokens * (3 * mlp_width + 4 * width) + 2 * pairs)
+
+
 @dataclass(frozen=True, slots=True)
 class ActivationSize:
     """A model's widths, its bytes per number, and how it runs."""
@@ -58,6 +68,8 @@ class ActivationSize:
     unit: int
     checkpointing: str
     is_fused: bool = True
+    is_captured: bool = False
+    """Whether passes over few tokens are captured: their memory stays, beside that of eager passes."""
 
     def count_kept_bytes(self) -> int:
         """Bytes that are kept of a token until the backward pass."""
@@ -85,7 +97,15 @@ class ActivationSize:
     def predict_bytes(self, tokens: float, rows: float) -> float:
         """Activations at the peak of a pass over this many tokens, with logits at `rows` of them."""
         per_token = self.count_kept_bytes() + self.count_passing_bytes()
-        return tokens * per_token + self.count_head_bytes(rows)
+        return tokens * per_token + self.count_head_bytes(rows) + self.count_captured_bytes(tokens)
+
+    def count_captured_bytes(self, tokens: float) -> float:
+        """What a captured pass holds: activations, and gradients as they are made, joined and handed on."""
+        if not self.is_captured or count_layer_work(self.width, self.mlp_width, tokens) > MOST_CAPTURED:
+            return 0.0
+        weights = 2 * self.width * (self.query_width + self.kv_width) + 3 * self.width * self.mlp_width
+        per_token = self.count_kept_bytes() + self.count_passing_bytes()
+        return tokens * per_token + 3 * self.layers * weights * self.unit
 
     @property
     def _gates(self) -> int:

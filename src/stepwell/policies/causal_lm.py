@@ -38,6 +38,7 @@ from stepwell.policies.activations import resolve_checkpointing
 from stepwell.policies.actor_scores import Scores, score_actions
 from stepwell.policies.atomic_directory import write_directory_atomically
 from stepwell.policies.attention import install_tree_attention
+from stepwell.policies.captured_passes import install_passes
 from stepwell.policies.critic import CriticKind, CriticModel
 from stepwell.policies.forward import (
     ForwardInputs,
@@ -96,6 +97,8 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         """Whether a microbatch without actions runs the actor too, as ranks that share layers must."""
         self.recomputes_outputs = True
         """Whether fused layers make cheap outputs again in the backward pass instead of keeping them."""
+        self.captures_passes = True
+        """Whether passes over few tokens are captured (`captured_passes.py`), as far as they can be."""
         self.gate_way = "keep"
         """What becomes of their products for gate and up: keep, again or offload (`fused_layers.py`)."""
         for part in self._list_models():
@@ -112,6 +115,7 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         dtype: str = "float32",
         device: str | torch.device = "cpu",
         gradient_checkpointing: bool | str = "auto",
+        cuda_graphs: bool = True,
         attention: str = "auto",
     ) -> CausalLMPolicy:
         """Open a directory, or a built-in model by name.
@@ -124,6 +128,7 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         outputs that are cheap to make (`"selective"`, on a GPU), also the first products of feed-forward
         parts (`"mlp"`, on a GPU), or whole layers (`"full"` or True). `"auto"` is `"mlp"` for narrow models,
         where it costs a few per cent of the time, and `"selective"` for others.
+        `cuda_graphs` replays passes over few tokens as captured graphs (`captured_passes.py`).
         `attention="replay"` never uses trees, `"tree"` refuses a model that does not support them.
         """
         kind = _check_choice(dtype, DTYPES, "dtype")
@@ -143,6 +148,7 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
             source=path,
             attention=attention,
         )
+        policy.captures_passes = cuda_graphs
         policy.set_checkpointing(gradient_checkpointing)
         return policy
 
@@ -157,6 +163,7 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
             dtype=config.dtype,
             device=config.device,
             gradient_checkpointing=config.gradient_checkpointing,
+            cuda_graphs=config.cuda_graphs,
         )
 
     # --- outputs of steps ---------------------------------------------------------------
@@ -276,8 +283,12 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         kind = resolve_checkpointing(kind, self.model.config.get_text_config().hidden_size)
         self.recomputes_outputs = kind != "none"
         self.gate_way = {"mlp": "again", "offload": "offload"}.get(kind, "keep")
+        can_capture = self.captures_passes and self.adapters is None and kind not in ("offload", "full")
         for part in self._list_models():
             fused_layers.plan_gates(part, self.gate_way)
+            install_passes(
+                part, can_capture, is_backbone=part is not self.model and part is not self.reference
+            )
         if kind == "full":
             self.enable_gradient_checkpointing()
 

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from stepwell.core import ModelError
 from stepwell.packing import Microbatch, TreeLayout
-from stepwell.packing.device_copies import copy_to_device
+from stepwell.packing.device_copies import NumberTable, copy_to_device
 from stepwell.packing.flex import round_up_length
 
 
@@ -69,37 +69,36 @@ def _build_inputs(microbatch: Microbatch, device: torch.device) -> ForwardInputs
     places = (microbatch.logit_sites // width) * columns.size + column
     is_identity = np.array_equal(places, np.arange(microbatch.input_ids.shape[0] * columns.size))
 
-    def to_device(array: Any) -> Tensor:
-        return copy_to_device(array, device)
-
-    return ForwardInputs(
-        arguments=_build_arguments(microbatch, device),
-        logit_sites=to_device(microbatch.logit_sites),
-        columns=to_device(columns),
-        logit_places=None if is_identity else to_device(places),
-        inverse_temperatures=to_device(1.0 / microbatch.temperatures),
-        logit_rows=to_device(microbatch.logit_rows),
-        targets=to_device(microbatch.targets),
-        value_places=to_device(microbatch.value_sites),
-        value_rows=to_device(microbatch.value_rows),
-    )
-
-
-def _build_arguments(microbatch: Microbatch, device: torch.device) -> dict[str, Any]:
-    if microbatch.tree is None:
-        return {"input_ids": copy_to_device(microbatch.input_ids, device)}
-    count = microbatch.num_tokens
+    arrays = {
+        "sites": microbatch.logit_sites, "columns": columns, "rows": microbatch.logit_rows,
+        "targets": microbatch.targets, "values": microbatch.value_sites, "value rows": microbatch.value_rows,
+        "ids": microbatch.input_ids.ravel(), "places": np.zeros(0) if is_identity else places,
+    }  # fmt: skip
+    shape, count = microbatch.input_ids.shape, microbatch.num_tokens
     size = round_up_length(count) if device.type == "cuda" else count
-    ids, positions = np.zeros((2, 1, size), dtype=np.int64)
-    ids[0, :count] = microbatch.input_ids[0]
-    positions[0, :count] = microbatch.positions[0]
-    return {
-        "input_ids": copy_to_device(ids, device),
-        "position_ids": copy_to_device(positions, device),
+    if microbatch.tree is not None:
+        shape = (1, size)
+        for name, array in (("ids", microbatch.input_ids), ("positions", microbatch.positions)):
+            arrays[name] = np.pad(array[0], (0, size - count))
+    table = NumberTable({name: len(array) for name, array in arrays.items()}, device, torch.int64)
+    table.fill(arrays)
+    arguments: dict[str, Any] = {"input_ids": table["ids"].view(shape)}
+    if microbatch.tree is not None:
+        arguments["position_ids"] = table["positions"][None]
         # all ones: without it transformers looks for packed sequences in the positions
-        "attention_mask": torch.ones(1, size, dtype=torch.bool, device=device),
-        "tree_layout": TreeLayout(microbatch.tree, device, size),
-    }
+        arguments["attention_mask"] = torch.ones(1, size, dtype=torch.bool, device=device)
+        arguments["tree_layout"] = TreeLayout(microbatch.tree, device, size)
+    return ForwardInputs(
+        arguments=arguments,
+        logit_sites=table["sites"],
+        columns=table["columns"],
+        logit_places=None if is_identity else table["places"],
+        inverse_temperatures=copy_to_device(1.0 / microbatch.temperatures, device),
+        logit_rows=table["rows"],
+        targets=table["targets"],
+        value_places=table["values"],
+        value_rows=table["value rows"],
+    )
 
 
 class _HiddenStates:
@@ -140,8 +139,13 @@ def read_hidden_states(output: Any) -> Tensor:
 
 def compute_hidden_states(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:
     """Compute the last hidden states [rows * columns, H] of all places."""
-    output = backbone(**inputs.build_arguments(backbone), use_cache=False)
-    return read_hidden_states(output).flatten(0, 1)
+    passes: Any = getattr(backbone, "captured_passes", None)
+    can_run = passes is not None and inputs.embed is None
+    states: Tensor | None = passes.run(backbone, inputs.arguments) if can_run else None
+    if states is None:
+        output = backbone(**inputs.build_arguments(backbone), use_cache=False)
+        states = read_hidden_states(output).flatten(0, 1)
+    return states
 
 
 def compute_hidden_rows(backbone: nn.Module, inputs: ForwardInputs) -> Tensor:

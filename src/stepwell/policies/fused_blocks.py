@@ -92,7 +92,7 @@ def run_fused_block(
         *(part.weight for part in projections),
         *(part.bias for part in projections),
     )
-    attended = _attend(attention, heads, attention_mask, position_ids, others)
+    attended = attend_heads(attention, heads, attention_mask, position_ids, others)
     shape, width = hidden_states.shape, hidden_states.shape[-1]
     rows = torch.addmm(residual.view(-1, width), attended.flatten(0, -2), attention.o_proj.weight.t())
     norm = self.post_attention_layernorm
@@ -109,7 +109,9 @@ def run_fused_block(
     return output.view(shape)
 
 
-def _attend(attention: Any, heads: list[Tensor], mask: Any, positions: Any, others: dict[str, Any]) -> Tensor:
+def attend_heads(
+    attention: Any, heads: list[Tensor], mask: Any, positions: Any, others: dict[str, Any]
+) -> Tensor:
     """Attention of [batch, tokens, heads, D] as the model does it: [batch, tokens, heads * D]."""
     if hasattr(attention, "sliding_window"):
         others = {"sliding_window": attention.sliding_window, **others}

@@ -16,7 +16,6 @@ Invariants
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -25,10 +24,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from stepwell.policies.activations import count_offloaded
-from stepwell.policies.fused_blocks import GatePlan, has_block_form, run_fused_block
+from stepwell.policies.fused_blocks import GatePlan, attend_heads, has_block_form, run_fused_block
 from stepwell.policies.gate_offload import GateTraffic
 from stepwell.policies.recompute import note_output
 
@@ -153,13 +151,8 @@ def _attend_fused(
     if hasattr(self, "q_norm"):
         query, key = self.q_norm(query), self.k_norm(key)
     query, key = (_Rotation.apply(heads, *(rotation or ())) for heads in (query, key))  # type: ignore[no-untyped-call]
-    if hasattr(self, "sliding_window"):
-        others = {"sliding_window": self.sliding_window, **others}
-    eager: Any = getattr(sys.modules[type(self).__module__], "eager_attention_forward", None)
-    attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager)
-    heads = (side.transpose(1, 2) for side in (query, key, value))
-    output, weights = attend(self, *heads, attention_mask, dropout=0.0, scaling=self.scaling, **others)
-    return self.o_proj(output.reshape(*hidden_states.shape[:-1], -1).contiguous()), weights
+    attended = attend_heads(self, [query, key, value], attention_mask, None, others)
+    return self.o_proj(attended.contiguous()), None
 
 
 # --- their gradients --------------------------------------------------------------------

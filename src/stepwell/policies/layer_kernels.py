@@ -23,28 +23,26 @@ from torch import Tensor
 
 _TILE = 4096
 _PIECE = 1024
-_PROGRAMS = 264
-"""Programs of the norm's backward pass, each with its own sum of weight gradients."""
+_PULL = (2112, 2048, 2)
+"""The norm's backward pass: programs, each with its own sum of weight gradients; numbers per tile; warps."""
 
 
 def normalize_rows(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Norm of the rows of a contiguous [N, D], and the reciprocal root of each row's mean square."""
-    count, width = x.shape
-    out, scales = torch.empty_like(x), torch.empty(count, dtype=torch.float32, device=x.device)
-    pad, rows = _choose_tile(width)
-    _normalize_rows[(triton.cdiv(count, rows),)](
-        x, weight, out, scales, count, eps, width, PAD=pad, ROWS=rows, num_warps=8
-    )
-    return out, scales
+    scales = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    return _scale_rows(x, weight, scales, eps, has_scales=False), scales
 
 
 def scale_rows(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """The norm of the rows of x again, from the numbers that `normalize_rows` returned."""
-    count, width = x.shape
-    out = torch.empty_like(x)
+    return _scale_rows(x, weight, scales, 0.0, has_scales=True)
+
+
+def _scale_rows(x: Tensor, weight: Tensor, scales: Tensor, eps: float, *, has_scales: bool) -> Tensor:
+    (count, width), out = x.shape, torch.empty_like(x)
     pad, rows = _choose_tile(width)
-    _scale_rows[(triton.cdiv(count, rows),)](
-        x, weight, out, scales, count, width, PAD=pad, ROWS=rows, num_warps=8
+    _normalize_rows[(triton.cdiv(count, rows),)](
+        x, weight, out, scales, count, eps, width, HAS_SCALES=has_scales, PAD=pad, ROWS=rows, num_warps=8
     )
     return out
 
@@ -55,48 +53,40 @@ def pull_norm(
     """Gradients of x and of the weight; `added` is a gradient of x from elsewhere, added in the same pass."""
     count, width = x.shape
     x_grads = torch.empty_like(x)
-    pad, rows = _choose_tile(width)
+    most, tile, warps = _PULL
+    pad, rows = _choose_tile(width, tile)
     num_tiles = triton.cdiv(count, rows)
-    programs = min(_PROGRAMS, num_tiles)
+    programs = min(most, num_tiles)
     sums = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     _pull_norm[(programs,)](
         grads, x, weight, scales, grads if added is None else added, x_grads, sums, count, num_tiles, width,
-        HAS_ADDED=added is not None, PAD=pad, ROWS=rows, num_warps=8,
+        HAS_ADDED=added is not None, PAD=pad, ROWS=rows, num_warps=warps,
     )  # fmt: skip
     return x_grads, sums.sum(0).to(weight.dtype)
 
 
-def _choose_tile(width: int) -> tuple[int, int]:
+def _choose_tile(width: int, size: int = _TILE) -> tuple[int, int]:
     """Padded width and rows of a tile."""
     pad = triton.next_power_of_2(width)
-    return pad, max(1, _TILE // pad)
+    return pad, max(1, size // pad)
 
 
 @triton.jit
 def _normalize_rows(
-    x_ptr, weight_ptr, out_ptr, scale_ptr, count, eps, width, PAD: tl.constexpr, ROWS: tl.constexpr
-):
+    x_ptr, weight_ptr, out_ptr, scale_ptr, count, eps, width,
+    HAS_SCALES: tl.constexpr, PAD: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, PAD)
     is_inside = (row < count)[:, None] & (column < width)[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
     x = tl.load(x_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, 1) / width + eps)
-    tl.store(scale_ptr + row, scale, mask=row < count)
-    plain = (x * scale[:, None]).to(out_ptr.dtype.element_ty).to(tl.float32)
-    tl.store(out_ptr + at, (plain * weight[None, :]).to(out_ptr.dtype.element_ty), mask=is_inside)
-
-
-@triton.jit
-def _scale_rows(x_ptr, weight_ptr, out_ptr, scale_ptr, count, width, PAD: tl.constexpr, ROWS: tl.constexpr):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, PAD)
-    is_inside = (row < count)[:, None] & (column < width)[None, :]
-    at = row.to(tl.int64)[:, None] * width + column[None, :]
-    x = tl.load(x_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
-    scale = tl.load(scale_ptr + row, mask=row < count, other=0.0)
+    if HAS_SCALES:
+        scale = tl.load(scale_ptr + row, mask=row < count, other=0.0)
+    else:
+        scale = tl.rsqrt(tl.sum(x * x, 1) / width + eps)
+        tl.store(scale_ptr + row, scale, mask=row < count)
     plain = (x * scale[:, None]).to(out_ptr.dtype.element_ty).to(tl.float32)
     tl.store(out_ptr + at, (plain * weight[None, :]).to(out_ptr.dtype.element_ty), mask=is_inside)
 
@@ -109,7 +99,7 @@ def _pull_norm(
     program = tl.program_id(0)
     column = tl.arange(0, PAD)
     weight = tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
-    total = tl.zeros([PAD], dtype=tl.float32)
+    total = tl.zeros([ROWS, PAD], dtype=tl.float32)
     for tile in range(program, num_tiles, tl.num_programs(0)):
         row = tile * ROWS + tl.arange(0, ROWS)
         is_inside = (row < count)[:, None] & (column < width)[None, :]
@@ -118,14 +108,14 @@ def _pull_norm(
         grad = tl.load(grad_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
         scale = tl.load(scale_ptr + row, mask=row < count, other=0.0)
         plain = x * scale[:, None]
-        total += tl.sum(grad * plain, 0)
+        total += grad * plain
         pull = grad * weight[None, :]
         mean = tl.sum(pull * plain, 1) / width
         x_grad = scale[:, None] * (pull - plain * mean[:, None])
         if HAS_ADDED:
             x_grad += tl.load(added_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
         tl.store(x_grad_ptr + at, x_grad.to(x_grad_ptr.dtype.element_ty), mask=is_inside)
-    tl.store(sum_ptr + program * width + column, total, mask=column < width)
+    tl.store(sum_ptr + program * width + column, tl.sum(total, 0), mask=column < width)
 
 
 def multiply_gate(gate: Tensor, up: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from stepwell.policies.activations import (
     count_plain_bytes,
     read_free_bytes,
 )
+from stepwell.policies.captured_passes import forget_passes
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
 
@@ -66,6 +67,7 @@ class TokenBudget:
                 if self._setting != "auto" or not self._lower(minibatches):
                     raise
             prepare_retry()
+            forget_passes()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 

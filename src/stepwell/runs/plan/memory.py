@@ -107,7 +107,8 @@ class MemoryEstimate:
         policy, size = self.config.policy, self.size
         unit, own = _BYTES[policy.dtype], int(self.critic_kind == "own")
         if (on_gpu := self._describe_activations()) is not None:
-            return on_gpu.predict_bytes(tokens, rows) + own * tokens * on_gpu.count_kept_bytes()
+            of_critic = tokens * on_gpu.count_kept_bytes() + on_gpu.count_captured_bytes(tokens)
+            return on_gpu.predict_bytes(tokens, rows) + own * of_critic
         kind = resolve_checkpointing(policy.gradient_checkpointing, size.width)
         floats = size.layers * (_PER_WIDTH * size.width + _PER_MLP * size.mlp_width)
         if kind == "full":
@@ -129,6 +130,7 @@ class MemoryEstimate:
             unit=2,
             checkpointing=resolve_checkpointing(policy.gradient_checkpointing, size.width),
             is_fused=policy.lora is None,
+            is_captured=policy.cuda_graphs and policy.lora is None,
         )
 
     @property
