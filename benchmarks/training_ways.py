@@ -127,6 +127,7 @@ def build_model(shape: str, device: torch.device, dtype: torch.dtype) -> Any:
 def build_policy(model: Any, checkpointing: str = "auto") -> CausalLMPolicy:
     head = ValueHead(model.config.hidden_size, model.dtype).to(model.device)
     policy = CausalLMPolicy(model, critic=CriticModel(head, None), attention="tree")
+    policy.captures_passes = True
     policy.set_checkpointing(checkpointing)
     return policy
 

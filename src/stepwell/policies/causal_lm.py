@@ -97,7 +97,7 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         """Whether a microbatch without actions runs the actor too, as ranks that share layers must."""
         self.recomputes_outputs = True
         """Whether fused layers make cheap outputs again in the backward pass instead of keeping them."""
-        self.captures_passes = True
+        self.captures_passes = False
         """Whether passes over few tokens are captured (`captured_passes.py`), as far as they can be."""
         self.gate_way = "keep"
         """What becomes of their products for gate and up: keep, again or offload (`fused_layers.py`)."""
@@ -115,7 +115,7 @@ class CausalLMPolicy(PolicyWeights, StepScorer[Packed]):
         dtype: str = "float32",
         device: str | torch.device = "cpu",
         gradient_checkpointing: bool | str = "auto",
-        cuda_graphs: bool = True,
+        cuda_graphs: bool = False,
         attention: str = "auto",
     ) -> CausalLMPolicy:
         """Open a directory, or a built-in model by name.

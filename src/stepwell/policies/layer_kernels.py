@@ -29,20 +29,22 @@ _PULL = (2112, 2048, 2)
 
 def normalize_rows(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Norm of the rows of a contiguous [N, D], and the reciprocal root of each row's mean square."""
-    scales = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
-    return _scale_rows(x, weight, scales, eps, has_scales=False), scales
+    count, width = x.shape
+    out, scales = torch.empty_like(x), torch.empty(count, dtype=torch.float32, device=x.device)
+    pad, rows = _choose_tile(width)
+    _normalize_rows[(triton.cdiv(count, rows),)](
+        x, weight, out, scales, count, eps, width, PAD=pad, ROWS=rows, num_warps=8
+    )
+    return out, scales
 
 
 def scale_rows(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """The norm of the rows of x again, from the numbers that `normalize_rows` returned."""
-    return _scale_rows(x, weight, scales, 0.0, has_scales=True)
-
-
-def _scale_rows(x: Tensor, weight: Tensor, scales: Tensor, eps: float, *, has_scales: bool) -> Tensor:
-    (count, width), out = x.shape, torch.empty_like(x)
+    count, width = x.shape
+    out = torch.empty_like(x)
     pad, rows = _choose_tile(width)
-    _normalize_rows[(triton.cdiv(count, rows),)](
-        x, weight, out, scales, count, eps, width, HAS_SCALES=has_scales, PAD=pad, ROWS=rows, num_warps=8
+    _scale_rows[(triton.cdiv(count, rows),)](
+        x, weight, out, scales, count, width, PAD=pad, ROWS=rows, num_warps=8
     )
     return out
 
@@ -73,20 +75,29 @@ def _choose_tile(width: int, size: int = _TILE) -> tuple[int, int]:
 
 @triton.jit
 def _normalize_rows(
-    x_ptr, weight_ptr, out_ptr, scale_ptr, count, eps, width,
-    HAS_SCALES: tl.constexpr, PAD: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
+    x_ptr, weight_ptr, out_ptr, scale_ptr, count, eps, width, PAD: tl.constexpr, ROWS: tl.constexpr
+):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, PAD)
     is_inside = (row < count)[:, None] & (column < width)[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
     x = tl.load(x_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
-    if HAS_SCALES:
-        scale = tl.load(scale_ptr + row, mask=row < count, other=0.0)
-    else:
-        scale = tl.rsqrt(tl.sum(x * x, 1) / width + eps)
-        tl.store(scale_ptr + row, scale, mask=row < count)
+    scale = tl.rsqrt(tl.sum(x * x, 1) / width + eps)
+    tl.store(scale_ptr + row, scale, mask=row < count)
+    plain = (x * scale[:, None]).to(out_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(out_ptr + at, (plain * weight[None, :]).to(out_ptr.dtype.element_ty), mask=is_inside)
+
+
+@triton.jit
+def _scale_rows(x_ptr, weight_ptr, out_ptr, scale_ptr, count, width, PAD: tl.constexpr, ROWS: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, PAD)
+    is_inside = (row < count)[:, None] & (column < width)[None, :]
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    x = tl.load(x_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + column, mask=column < width, other=0.0).to(tl.float32)
+    scale = tl.load(scale_ptr + row, mask=row < count, other=0.0)
     plain = (x * scale[:, None]).to(out_ptr.dtype.element_ty).to(tl.float32)
     tl.store(out_ptr + at, (plain * weight[None, :]).to(out_ptr.dtype.element_ty), mask=is_inside)
 
