@@ -11,7 +11,7 @@ from tests.runs.small import small_config, timeless
 
 from stepwell.config.workers import WorkersConfig
 from stepwell.core import ConfigError, WorkerError
-from stepwell.runs.build import worker_groups as groups
+from stepwell.runs.build import worker_plan
 from stepwell.runs.run import train
 from stepwell.training import Trainer
 from stepwell.workers.placement import DevicePlacement, list_trainer_devices, resolve_placement
@@ -122,7 +122,7 @@ def test_a_run_without_groups_may_name_ranks_too() -> None:
 def test_a_hybrid_run_trains_on_every_device_and_goes_on_after_a_rank_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "list_devices", lambda: ["cpu", "cpu:0", "cpu:1"])
+    monkeypatch.setattr(worker_plan, "list_devices", lambda: ["cpu", "cpu:0", "cpu:1"])
     pids: list[int] = []
     update = Trainer.update
 

@@ -75,33 +75,10 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from stepwell.cli.command import split_settings
     from stepwell.core.errors import ConfigError
 
     resume = run_folder(args.resume) if args.resume else None
-    source, _ = split_settings(args.settings)
-    if resume is not None and source is not None:
-        raise ConfigError(f"--resume continues with the run's own settings; leave out {source!r}")
-    if resume is not None and args.env:
-        raise ConfigError("--resume continues in the run's own environment; leave out --env")
-    moved = [text for text in args.settings if text.partition("=")[0] in ("name", "folder")]
-    if resume is not None and moved:
-        raise ConfigError(
-            f"--resume continues in {resume}, so leave out {moved[0]}; copy the folder to keep it"
-        )
-    if resume is None and args.env is None and source is None:
-        raise ConfigError(_describe_missing_config(args))
-    for option in ("agent", "tasks", "env"):
-        if getattr(args, option) == "":
-            raise ConfigError(f"--{option} is empty (a variable of the shell that is not set?)")
-    given = {"own_agent.function": args.agent, "own_agent.tasks": args.tasks}
-    settings = [*args.settings, *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
-    if resume is not None and len(settings) > len(args.settings):
-        raise ConfigError(
-            "--resume continues with the run's own agent and tasks; leave out --agent and --tasks"
-        )
-    if args.address:
-        settings += ["workers.backend=ray", f"workers.ray.address={json.dumps(args.address)}"]
+    settings = _collect_settings(args, resume)
     config = (
         read_settings(settings, default=resume) if args.env is None else _read_for_env(args.env, settings)
     )
@@ -116,15 +93,7 @@ def run(args: argparse.Namespace) -> int:
     _warn_of_foreign_preset(settings, config)
     _refuse_broken_recipe(config)
     if args.dry_run:
-        gc.disable()  # a plan ends soon: looking for garbage, now and at the exit, is a tenth of its time
-        atexit.register(gc.freeze)
-        try:
-            from stepwell.runs.plan.run_plan import plan_run
-
-            print(plan_run(config, opens_env=args.open_env))
-        finally:
-            if not args.is_whole_process:
-                gc.enable()  # and it looks at once
+        _print_plan(config, args)
         return 0
     from stepwell.runs.run import raise_if_interrupted, train
 
@@ -136,6 +105,57 @@ def run(args: argparse.Namespace) -> int:
     args.resume = folder
     raise_if_interrupted(folder)  # it has saved and stopped in order; the message is the same
     return 0
+
+
+def _collect_settings(args: argparse.Namespace, resume: Path | None) -> list[str]:
+    """CONFIG and overrides of the command line, those that its options stand for included."""
+    from stepwell.cli.command import split_settings
+    from stepwell.core.errors import ConfigError
+
+    source, _ = split_settings(args.settings)
+    if resume is None and args.env is None and source is None:
+        raise ConfigError(_describe_missing_config(args))
+    for option in ("agent", "tasks", "env"):
+        if getattr(args, option) == "":
+            raise ConfigError(f"--{option} is empty (a variable of the shell that is not set?)")
+    if resume is not None:
+        _refuse_other_run(args, resume, source)
+    given = {"own_agent.function": args.agent, "own_agent.tasks": args.tasks}
+    settings = [*args.settings, *(f"{key}={json.dumps(value)}" for key, value in given.items() if value)]
+    if args.address:
+        settings += ["workers.backend=ray", f"workers.ray.address={json.dumps(args.address)}"]
+    return settings
+
+
+def _refuse_other_run(args: argparse.Namespace, resume: Path, source: str | None) -> None:
+    """Refuse what `--resume` takes from the run's folder."""
+    from stepwell.core.errors import ConfigError
+
+    moved = [text for text in args.settings if text.partition("=")[0] in ("name", "folder")]
+    if source is not None:
+        raise ConfigError(f"--resume continues with the run's own settings; leave out {source!r}")
+    if args.env:
+        raise ConfigError("--resume continues in the run's own environment; leave out --env")
+    if moved:
+        raise ConfigError(
+            f"--resume continues in {resume}, so leave out {moved[0]}; copy the folder to keep it"
+        )
+    if args.agent or args.tasks:
+        raise ConfigError(
+            "--resume continues with the run's own agent and tasks; leave out --agent and --tasks"
+        )
+
+
+def _print_plan(config: RunConfig, args: argparse.Namespace) -> None:
+    gc.disable()  # a plan ends soon: looking for garbage, now and at the exit, is a tenth of its time
+    atexit.register(gc.freeze)
+    try:
+        from stepwell.runs.plan.run_plan import plan_run
+
+        print(plan_run(config, opens_env=args.open_env))
+    finally:
+        if not args.is_whole_process:
+            gc.enable()  # and it looks at once
 
 
 def _refuse_broken_recipe(config: RunConfig) -> None:
