@@ -24,8 +24,7 @@ import torch
 
 from stepwell.core.disk import atomic_write
 from stepwell.monitors.calibration import draw_calibration
-from stepwell.rewards.outcome_model.measures import list_reliability
-from stepwell.rewards.outcome_model.measures import measure_baselines, measure_judge
+from stepwell.rewards.outcome_model.measures import list_reliability, measure_baselines, measure_judge
 from stepwell.runs.outcome_model.model import OutcomeModel
 from stepwell.runs.outcome_model.rollouts import LabelledRollout, read_rollouts
 
