@@ -92,6 +92,8 @@ def test_several_patterns_choose_the_runs_of_any_and_each_must_match_one(tmp_pat
     runs = plan_runs(load_study(file), tmp_path, tmp_path / "runs")
     names = [run.name for run in _choose_runs(runs, ["grpo-seed0", "step*1"])]
     assert names == ["frozenlake-grpo-seed0", "frozenlake-steppo-seed1"]
+    names = [run.name for run in _choose_runs(runs, ["seed1", "grpo"])]  # the order of the patterns
+    assert names == ["frozenlake-steppo-seed1", "frozenlake-grpo-seed1", "frozenlake-grpo-seed0"]
     assert _choose_runs(runs, []) == runs
     with pytest.raises(ConfigError, match="--only: no run's name matches 'gpro'"):
         _choose_runs(runs, ["steppo", "gpro"])

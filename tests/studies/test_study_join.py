@@ -117,13 +117,15 @@ def test_of_a_run_in_several_parts_the_last_finished_one_counts(tmp_path: Path) 
 
 def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     quick = part(tmp_path, "quick", {}, is_quick=True)
-    whole = part(tmp_path, "whole", {})
+    whole = part(tmp_path, "whole", {"lake-base-seed1": [0.25, 0.5]})
     study = study_of(THREE, tmp_path)
     runs = plan_runs(study, tmp_path, tmp_path / "runs")
     with pytest.raises(ConfigError, match="short form"):
         join(study, runs, [quick, whole])
     with pytest.raises(ConfigError, match="no run lake-base-seed1"):
         join(study, runs[:1], [whole])
+    fewer = [run for run in runs if run.name == "lake-base-seed1"]
+    assert join(study, fewer, [whole]).num_done == 1  # the runs that left the study had never started
     other = study.model_copy(update={"name": "other"})
     with pytest.raises(ConfigError, match="study 'three', not of 'other'"):
         join(other, runs, [whole])

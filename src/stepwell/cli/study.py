@@ -70,7 +70,7 @@ def add(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="PATTERN",
-        help="only runs whose names (ENV-VARIANT-seedN) match one of these patterns",
+        help="only runs whose names (ENV-VARIANT-seedN) match one of these patterns, in their order",
     )
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="save and stop after this time")
     parser.add_argument(

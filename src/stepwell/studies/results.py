@@ -141,7 +141,7 @@ def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) 
     """The figures of a study that ran in parts, from the results file of each part.
 
     If several parts have finished a run, the last file counts: the order of the files decides, for all runs
-    alike.
+    alike. A run that no part has started may be gone from the study since.
     """
     found: dict[str, RunResult] = {}
     machines, sessions, kinds = [], [], set()
@@ -152,7 +152,7 @@ def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) 
         sessions += part.get("sessions", part.get("sittings", []))
         for values in part["runs"]:
             result = _restore_result(values)
-            if result.is_done or result.name not in found:
+            if result.is_done or (result.status != "waiting" and result.name not in found):
                 found[result.name] = result
     if len(kinds) > 1:
         raise ConfigError(

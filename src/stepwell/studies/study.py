@@ -20,6 +20,7 @@ Invariants
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -301,7 +302,7 @@ def _report_end(progress: StudyProgress, ended: EndedRun) -> None:
 
 
 def _order_runs(plan: StudyPlan) -> list[PlannedRun]:
-    """Unfinished runs: those that have started, then one of each warm start, then in the order of the plan.
+    """Unfinished runs: those that have started, then one of each warm start, then as they were chosen.
 
     Any other run with the same warm start would only wait for the first to make it.
     """
@@ -329,14 +330,14 @@ def _find_folder(run: PlannedRun) -> Path:
 
 
 def _choose_runs(runs: Sequence[PlannedRun], only: Sequence[str]) -> list[PlannedRun]:
-    """The runs whose names match one of the patterns; all runs if there is no pattern."""
-    matches = {pattern: set(fnmatch.filter((run.name for run in runs), f"*{pattern}*")) for pattern in only}
+    """The runs whose names match, pattern after pattern; all runs if there is no pattern."""
+    named = {run.name: run for run in runs}
+    matches = {pattern: fnmatch.filter(named, f"*{pattern}*") for pattern in only}
     for pattern, found in matches.items():
         if not found:
             names = ", ".join(run.name for run in runs[:6])
             raise ConfigError(f"--only: no run's name matches {pattern!r}; names are such as {names}")
-    chosen = set().union(*matches.values())
-    return [run for run in runs if run.name in chosen or not only]
+    return [named[name] for name in dict.fromkeys(itertools.chain(*matches.values()) if only else named)]
 
 
 def _check_runs(runs: Sequence[PlannedRun]) -> None:
