@@ -164,7 +164,7 @@ def test_two_arms_are_compared_with_their_choices_and_the_columns_of_credit(tmp_
     assert (done.ending, done.choices) == ("complete", [])
     table = (tmp_path / "out" / "table.md").read_text()
     head = next(line for line in table.splitlines() if line.startswith("| variant | clipped"))
-    assert "| explained | explained, state | explained, inside | |A| step 1 |" in head
+    assert "| clipped | KL of an update | explained | explained, state | explained, inside | |A| step 1 |" in head
     assert [line.split(":")[1].strip()[:23] for line in done.differences] == ["matched against steppo"[:23]]
     plan = json.loads((tmp_path / "out" / "plan.json").read_text())["runs"]
     assert plan["lake-matched-seed0"]["train.optimizer.learning_rate"] == 4e-4

@@ -4,7 +4,7 @@
                         └► use      means per episode at the end: turns, tokens, score, calls/TOOL, …
                         └► golden   success and extra turns by the length of the shortest plan
     metrics.jsonl ───────► tracks   training success, reward, critic loss, explained variance over updates
-                        ├► credit   sizes of advantages, what the critic explains by site, share clipped
+                        ├► credit   sizes of advantages, what the critic explains by site, share clipped, KL
                         └► times    seconds of an update: rollout, actor, critic
     elsewhere.json ──────► elsewhere  success on held-out tasks of other settings
 
@@ -38,7 +38,7 @@ TRACKS = {
     "critic_loss": "loss/value",
     "explained": "explained_variance",
 }
-CREDIT = ("advantage/", "explained/")
+CREDIT = ("advantage/", "explained/", "clip_share", "explained_variance", "update_kl")
 GATE = {"explained": "explained_variance", "grounding": "grounding_share"}
 MAX_POINTS = 60
 Track = list[tuple[int, float]]
@@ -128,7 +128,7 @@ def summarize_credit(updates: Sequence[Any]) -> dict[str, float]:
         if "loss/policy" not in entry.values:
             continue
         for name, value in entry.values.items():
-            if name.startswith(CREDIT) or name in ("clip_share", "explained_variance"):
+            if name.startswith(CREDIT):
                 found.setdefault(name, []).append(value)
     return {name: round(statistics.fmean(values), 6) for name, values in sorted(found.items())}
 

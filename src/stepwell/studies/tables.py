@@ -224,11 +224,11 @@ def _make_credit(results: Results, env: str) -> StudyTable | None:
     names = sorted({name for found in runs.values() for one in found for name in one})
     sites = [f"explained/{site}" for site in ("state", "inside", "end") if f"explained/{site}" in names]
     sizes = [name for name in names if name.startswith("advantage/")]
-    shown = ["clip_share", "explained_variance", *sites, *sizes]
-    titles = {"clip_share": "clipped", "explained_variance": "explained"}
+    shown = ["clip_share", *({"update_kl"} & set(names)), "explained_variance", *sites, *sizes]
+    titles = {"clip_share": "clipped", "explained_variance": "explained", "update_kl": "KL of an update"}
     head = ["variant", *[titles.get(name) or _title_credit(name) for name in shown]]
     rows = [
-        [variant, *[_format_number(_mean_known(one.get(name) for one in found), 3) for name in shown]]
+        [variant, *[_format_credit(name, [one.get(name) for one in found]) for name in shown]]
         for variant, found in runs.items()
     ]
     plots = []
@@ -236,12 +236,17 @@ def _make_credit(results: Results, env: str) -> StudyTable | None:
         lines = {variant: _average_steps(found, what) for variant, found in runs.items()}
         plots += _make_panels(results, env, f"credit-{what}", f"{title} by step", "step", lines)
     note = (
-        "Means over the updates that change the policy. Clipped: share of terms whose ratio was cut. "
-        "Explained: share of the variance of returns that the critic predicts, at all its sites; before the "
-        "first token of a reply (state), before later ones (inside) and after the last (end). |A|: mean size "
-        "of advantages before whitening, by step of the episode."
+        "Means over the updates that change the policy. Clipped: share of terms whose ratio was cut. KL: how "
+        "far an update moves the policy from the one that sampled, per token. Explained: share of the "
+        "variance of returns that the critic predicts, at all its sites; before the first token of a reply "
+        "(state), before later ones (inside) and after the last (end). |A|: mean size of advantages before "
+        "whitening, by step of the episode."
     )
     return StudyTable("Credit", note, head, rows, plots)
+
+
+def _format_credit(name: str, figures: Sequence[float | None]) -> str:
+    return _format_number(_mean_known(figures), 4 if name == "update_kl" else 3)
 
 
 def _title_credit(name: str) -> str:
