@@ -138,8 +138,12 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
 def test_the_command_writes_the_joined_table_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = part(tmp_path, "only", {"lake-base-seed0": [0.25, 0.5]})
+    heights = {f"lake-base-seed{seed}": [0.25, 0.5] for seed in (0, 1, 2)}
+    heights |= {f"lake-good-seed{seed}": [0.25, 0.6 + seed / 100] for seed in (0, 1)}
+    file = part(tmp_path, "only", heights)
     (tmp_path / "three.toml").write_text(THREE)
     code = main(["study", f"{tmp_path}/three.toml", "--join", str(file), "--folder", f"{tmp_path}/joined"])
-    assert code == 1 and "1 of 12 runs done" in capsys.readouterr().out
-    assert "| base (baseline) | 1 of 3 |" in (tmp_path / "joined" / "table.md").read_text()
+    told = capsys.readouterr().out
+    assert code == 1 and "5 of 12 runs done" in told
+    assert "good against base: +0.105" in told and "lake: 2 seeds" in told  # and what two seeds can detect
+    assert "| good | 2 of 3 |" in (tmp_path / "joined" / "table.md").read_text()

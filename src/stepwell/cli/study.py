@@ -174,7 +174,7 @@ def _report_session(session: StudySession, *, is_gate: bool = False) -> int:
         print("gate passed: variants may be compared")
     if session.differences and not session.choices and not is_gate:
         print("differences in held-out success, pair by pair (95 % interval):")
-        print("\n".join(f"  {line}" for line in session.differences))
+        print("\n".join(f"  {line}" for line in [*session.differences, *session.power]))
     print(
         f"{session.num_done} of {session.num_runs} runs done  "
         f"table {session.folder / 'table.md'}  page {session.folder / 'study.html'}"

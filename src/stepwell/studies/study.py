@@ -71,6 +71,7 @@ class StudySession:
     num_runs: int
     failed: list[str]
     differences: list[str] = field(default_factory=list)
+    power: list[str] = field(default_factory=list)
     choices: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -209,13 +210,19 @@ def join_study(
     study = study.shorten() if quick else study
     folder = folder or Path("runs") / f"study-{study.name}-joined"
     folder.mkdir(parents=True, exist_ok=True)
-    results = join(study, plan_runs(study, file.parent, folder / "runs"), parts)
+    runs = plan_runs(study, file.parent, folder / "runs")
+    results = join(study, runs, parts)
     write_pages(folder, results)
     failed = [run.name for run in results.runs if run.status == "failed"]
-    num_runs = len(results.runs)
-    ending = "complete" if results.num_done == num_runs else "failed"
-    differences = describe_differences(results)
-    return StudySession(folder, ending, results.num_done, num_runs, failed, differences)
+    ending = "complete" if results.num_done == len(runs) else "failed"
+    told = describe_differences(results), _describe_power_now(runs, results)
+    return StudySession(folder, ending, results.num_done, len(runs), failed, *told)
+
+
+def _describe_power_now(runs: Sequence[PlannedRun], results: Results) -> list[str]:
+    """What the finished runs can detect, by what they show themselves."""
+    done = {run.name for run in results.runs if run.is_done}
+    return describe_power([run for run in runs if run.name in done], results.runs)
 
 
 def _run_session(
@@ -240,7 +247,8 @@ def _run_session(
     plan.sessions[-1] |= {"wall_s": round(time.monotonic() - began, 1), "ending": ending}
     results = plan.results()
     write_pages(plan.folder, results)
-    return StudySession(plan.folder, ending, num_done, total, failed, describe_differences(results))
+    told = describe_differences(results), _describe_power_now(plan.runs, results)
+    return StudySession(plan.folder, ending, num_done, total, failed, *told)
 
 
 def _run_queue(
