@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.studies.study_files import THREE, planned, study_of, write_run
 
 from stepwell.config.study import plan_runs
-from stepwell.studies.differences import describe_power
+from stepwell.studies.differences import describe_differences, describe_power
 from stepwell.studies.pages import write_pages
 from stepwell.studies.paired_differences import SEED_SPREAD, compute_detectable_difference
 from stepwell.studies.progress import read_progress
@@ -105,6 +105,16 @@ def test_outputs_hold_the_figures_and_need_nothing_else(tmp_path: Path) -> None:
     assert "Three &lt;of&gt; them" in page and "DivergenceError: &lt;nan&gt;" in page and "<nan>" not in page
     assert set(re.findall(r"(?:https?:)?//[\w./]+", page)) == {"http://www.w3.org/2000/svg"}
     assert "0.700 ± 0.100" in page and "<script" not in page
+
+
+def test_pairs_of_other_starts_are_told(tmp_path: Path) -> None:
+    study = study_of(THREE, tmp_path)
+    runs = plan_runs(study, tmp_path, tmp_path / "runs")
+    for run in runs:  # one warm start for both, but in seed 1
+        write_run(run, [0.2 if (run.variant, run.seed) == ("good", 1) else 0.1, 0.5 + run.seed / 10])
+    results = collect_results(study, runs, is_quick=False, sessions=[])
+    lines = {line.split()[1]: line for line in describe_differences(results)}
+    assert lines["good"].endswith("; other starts at seed 1") and "other starts" not in lines["better"]
 
 
 def test_a_plot_has_a_line_and_a_band_for_every_finished_variant(tmp_path: Path) -> None:

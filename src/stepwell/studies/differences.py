@@ -75,5 +75,7 @@ def describe_rows(rows: Sequence[Row]) -> list[str]:
             verdict = "" if found.is_told_apart else ", not told apart"
             if found.num_seeds == 1:
                 verdict = ": the interval is over tasks and says nothing about other seeds"
+            if row.other_starts:
+                verdict += f"; other starts at seed {', '.join(map(str, row.other_starts))}"
             lines.append(f"{row.variant} against {row.compared_with}: {found}, {seeds}{verdict}")
     return lines

@@ -7,6 +7,8 @@ Terms
 * `spread` is the standard deviation over seeds (of a sample: n - 1); one seed has none.
 * `shared` is success after training over the seeds that all rows of a table have finished. Seeds differ in
   their warm start, so only this column compares rows: `after` is over all seeds of its row.
+* `other_starts` are seeds whose two runs solved different shares before training: pairs of different weights,
+  as of warm starts made twice. They count as pairs; what a start does to both does not cancel there.
 * The best of a table has the highest `shared`. Another row is `close` if the 95 % interval of its paired
   difference to the best contains 0, `behind` if it does not, `unknown` if they share fewer than two seeds.
 """
@@ -68,6 +70,7 @@ class Row:
     standing: str = ""
     budget_share: float | None = None
     difference: PairedDifference | None = None
+    other_starts: list[int] = field(default_factory=list)
     has_learnt: bool = False
     remark: str = ""
     seeds: list[int] = field(default_factory=list)
@@ -93,6 +96,11 @@ def make_rows(study: StudyConfig, env: str, results: Sequence[RunResult], budget
         if row.compared_with != row.variant:
             beside = [result for result in results if result.variant == row.compared_with]
             row.difference = compare_variants(mine, beside)
+            row.other_starts = [
+                one.seed
+                for one, other in _list_pairs(mine, beside)
+                if one.success_before != other.success_before
+            ]
         if budget is not None and row.env_steps is not None and row.has_learnt:
             row.budget_share = row.env_steps.low / budget
         rows.append(row)
@@ -152,8 +160,7 @@ def select_shared(results: Sequence[RunResult]) -> list[RunResult]:
 
 def compare_variants(ours: Sequence[RunResult], theirs: Sequence[RunResult]) -> PairedDifference | None:
     """The difference of two variants over the seeds that both have finished; None without any."""
-    beside = {run.seed: run for run in theirs if _has_ended(run)}
-    pairs = [(run, beside[run.seed]) for run in ours if _has_ended(run) and run.seed in beside]
+    pairs = _list_pairs(ours, theirs)
     if not pairs:
         return None
     lengths = {len(run.by_task) for pair in pairs for run in pair}
@@ -161,6 +168,12 @@ def compare_variants(ours: Sequence[RunResult], theirs: Sequence[RunResult]) -> 
         return compare_pairs([one.by_task for one, _ in pairs], [other.by_task for _, other in pairs])
     means = [[[run.success_after or 0.0] for run in side] for side in zip(*pairs, strict=True)]
     return compare_pairs(means[0], means[1])
+
+
+def _list_pairs(ours: Sequence[RunResult], theirs: Sequence[RunResult]) -> list[tuple[RunResult, RunResult]]:
+    """The finished runs of the seeds that both have."""
+    beside = {run.seed: run for run in theirs if _has_ended(run)}
+    return [(run, beside[run.seed]) for run in ours if _has_ended(run) and run.seed in beside]
 
 
 def mark_best(rows: Sequence[Row], results: Sequence[RunResult]) -> list[Row]:
