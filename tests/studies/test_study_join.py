@@ -147,3 +147,7 @@ def test_the_command_writes_the_joined_table_and_says_what_is_missing(
     assert code == 1 and "5 of 12 runs done" in told
     assert "good against base: +0.105" in told and "lake: 2 seeds" in told  # and what two seeds can detect
     assert "| good | 2 of 3 |" in (tmp_path / "joined" / "table.md").read_text()
+    some = ["--only", "base-seed", "good-seed[01]", "--folder", f"{tmp_path}/some"]
+    assert main(["study", f"{tmp_path}/three.toml", "--join", str(file), *some]) == 0
+    table = (tmp_path / "some" / "table.md").read_text()
+    assert "5 of 5 runs done" in capsys.readouterr().out and "| good |" in table and "better" not in table

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _print_plan(file, args)
     if args.join:
-        session = join_study(file, args.join, quick=args.quick, folder=args.folder)
+        session = join_study(file, args.join, quick=args.quick, folder=args.folder, only=args.only)
         return _report_session(session)
     session = run_study(
         file,

@@ -137,8 +137,13 @@ def collect_results(
     return _make_results(study, runs, results, is_quick, machines, sessions)
 
 
-def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) -> Results:
-    """The figures of a study that ran in parts, from the results file of each part.
+def join(
+    study: StudyConfig,
+    runs: Sequence[PlannedRun],
+    files: Sequence[Path],
+    chosen: Sequence[PlannedRun] | None = None,
+) -> Results:
+    """The figures of a study that ran in parts, from the results file of each part; of all or of the chosen.
 
     If several parts have finished a run, the last file counts: the order of the files decides, for all runs
     alike. A run that no part has started may be gone from the study since.
@@ -160,10 +165,11 @@ def join(study: StudyConfig, runs: Sequence[PlannedRun], files: Sequence[Path]) 
         )
     if unknown := sorted(found.keys() - {run.name for run in runs}):
         raise ConfigError(f"--join: the study has no run {unknown[0]}; are the files of another one?")
+    shown = runs if chosen is None else chosen
     results = [
-        found.get(run.name) or RunResult(run.name, run.env, run.variant, run.seed, "waiting") for run in runs
+        found.get(run.name) or RunResult(run.name, run.env, run.variant, run.seed, "waiting") for run in shown
     ]
-    return _make_results(study, runs, results, kinds.pop(), machines, sessions)
+    return _make_results(study, shown, results, kinds.pop(), machines, sessions)
 
 
 def _restore_result(values: dict[str, Any]) -> RunResult:

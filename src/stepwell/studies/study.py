@@ -203,15 +203,21 @@ def _open_cluster(address: str, threads: int | None, runs: Sequence[PlannedRun])
 
 
 def join_study(
-    file: Path, parts: Sequence[Path], *, quick: bool = False, folder: Path | None = None
+    file: Path,
+    parts: Sequence[Path],
+    *,
+    quick: bool = False,
+    folder: Path | None = None,
+    only: Sequence[str] = (),
 ) -> StudySession:
     """Join the results of parts that ran elsewhere (on several machines, say) in one table; runs nothing."""
     study = load_study(file)
     study = study.shorten() if quick else study
     folder = folder or Path("runs") / f"study-{study.name}-joined"
     folder.mkdir(parents=True, exist_ok=True)
-    runs = plan_runs(study, file.parent, folder / "runs")
-    results = join(study, runs, parts)
+    planned = plan_runs(study, file.parent, folder / "runs")
+    runs = _choose_runs(planned, only)
+    results = join(study, planned, parts, runs)
     write_pages(folder, results)
     failed = [run.name for run in results.runs if run.status == "failed"]
     ending = "complete" if results.num_done == len(runs) else "failed"
