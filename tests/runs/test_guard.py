@@ -157,3 +157,18 @@ def test_ratios_of_old_episodes_cannot_move_in_one_step_either() -> None:
     assert "older weights" not in plain
     assert not list_notes("workers.mode=stream", "train.minibatches=2")
     assert not list_notes("offline.pool=other.db")  # compared with whoever sampled them
+
+
+def test_a_clip_that_a_ratio_over_long_replies_never_reaches_is_told() -> None:
+    def is_told(name: str, *settings: str, **options: bool) -> bool:
+        config = small_config("train.minibatches=2", "sampling.max_tokens=110", *settings)
+        counts = {"num_tasks": 0, "num_held_out": 0, "has_replay": False}
+        told = list_differences(config, find_recipe(name), **counts, **options)
+        return any("the learning rate alone bounds an update" in note for note in told)
+
+    assert is_told("steppo")
+    assert not is_told("ppo") and not is_told("gspo")  # its clip fits a mean over many tokens
+    assert not is_told("steppo", "sampling.max_tokens=12")
+    assert not is_told("steppo", "train.guard.max_kl=0.05")
+    assert not is_told("steppo", "train.minibatches=1")  # which has a note of its own
+    assert not is_told("steppo", has_words=False)

@@ -32,7 +32,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepwell.config.run import RunConfig
 from stepwell.core import AgentError, Split, Task, Trajectory
@@ -153,8 +153,9 @@ class TrainingLoop:
         replay = build_replay(self.components, self.folder, self._run_name, lambda: self.state.update)
         recipe, has_replay, self._learner.replay = self.components.recipe, replay is not None, replay
         self._learner.judging = build_judging(self.components, self.monitor.note)
-        counts = {"num_tasks": len(self._tasks), "num_held_out": len(self._held_out)}
-        for difference in list_differences(self.config, recipe, has_replay=has_replay, **counts):
+        told: dict[str, Any] = {"num_tasks": len(self._tasks), "num_held_out": len(self._held_out)}
+        told |= {"has_replay": has_replay, "has_words": not self.components.is_robot}
+        for difference in list_differences(self.config, recipe, **told):
             self.monitor.note(difference)
         with handle_first_stop(self._ask_to_stop), closing(self._control), self.saver:
             self._control.open()
