@@ -93,7 +93,7 @@ def _list_seeds(folders: Sequence[Path], variant: str) -> dict[str, dict[int, di
 
 def _average(updates: dict[int, dict[str, float]], name: str, begin: int, end: int) -> float | None:
     known = [updates[u][name] for u in range(begin, end) if name in updates.get(u, {})]
-    return round(fmean(known), 4) if known else None
+    return round(fmean(known), 6) if known else None
 
 
 def main() -> None:

@@ -246,7 +246,7 @@ def _make_credit(results: Results, env: str) -> StudyTable | None:
 
 
 def _format_credit(name: str, figures: Sequence[float | None]) -> str:
-    return _format_number(_mean_known(figures), 4 if name == "update_kl" else 3)
+    return _format_number(_mean_known(figures), 5 if name == "update_kl" else 3)
 
 
 def _title_credit(name: str) -> str:
