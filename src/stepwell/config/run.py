@@ -321,6 +321,11 @@ class RunConfig(Settings):
         return self.warm_start.num_demos if self.own_agent.tasks is None else 0
 
     @property
+    def start_seed(self) -> int:
+        """The seed of all that comes before the first update."""
+        return self.seed if self.warm_start.seed is None else self.warm_start.seed
+
+    @property
     def has_warm_start(self) -> bool:
         """Whether there is anything to imitate before the first update."""
         return self.num_demos > 0 or self.warm_start.chats is not None

@@ -86,6 +86,15 @@ class WarmStartConfig(Settings):
         None, description="reward parts that the critic is taught; None: recipe.reward_parts"
     )
     cache: str | None = Field(None, description="folder in which runs with equal settings share it")
+    seed: int | None = Field(
+        None,
+        ge=0,
+        description="seed of the untrained model, the demonstrations and their order, so that runs of all "
+        "seeds share one start; None: the run's",
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how the learning rate changes over all updates; but for constant to 0"
+    )
     optimizer: OptimizerConfig = Field(default_factory=lambda: OptimizerConfig(learning_rate=1e-3))
 
     @property

@@ -67,7 +67,7 @@ def imitate(
             shown, policy.device, token_budget=token_budget, micro_batch=micro_batch, seed=drawn
         )
         optimizer.set_rate(
-            rate_share(number, num_updates=total, schedule="constant", warmup=_WARMUP, final=1.0)
+            rate_share(number, num_updates=total, schedule=config.schedule, warmup=_WARMUP, final=0.0)
         )
         optimizer.zero_grad()
         with_values = policy.critic is not None and config.value_coef > 0

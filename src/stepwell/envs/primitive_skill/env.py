@@ -28,6 +28,7 @@ from stepwell.envs.primitive_skill.options import PrimitiveSkillOptions
 from stepwell.envs.primitive_skill.scene import MujocoScene
 from stepwell.envs.primitive_skill.skills import Skill, read_skills, write_skills
 from stepwell.envs.primitive_skill.table import (
+    HIGH,
     INSTRUCTIONS,
     NAMES,
     TableLayout,
@@ -121,6 +122,14 @@ class PrimitiveSkill(Env):
         skills = find_solution(self._layout.task, self._scene.list_places(), self._scene.held)
         size = self.options.max_actions_per_turn
         return [write_skills(skills[start : start + size]) for start in range(0, len(skills), size)]
+
+    def random_action(self, rng: random.Random) -> str:
+        """One thing is put where another one is; within the primitives of one turn."""
+        places = self._scene.list_places()
+        thing, other = rng.sample(sorted(places), 2)
+        place = Skill("place", (*places[other][:2], HIGH))
+        skills = [place] if self._scene.held is not None else [Skill("pick", places[thing]), place]
+        return write_skills(skills[: self.options.max_actions_per_turn])
 
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON."""

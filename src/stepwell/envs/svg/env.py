@@ -51,8 +51,7 @@ class Svg(Env):
     @classmethod
     def make_task(cls, options: Any, seed: int) -> Task:
         """An icon drawn at random."""
-        found = load_icons(options.icons, options.max_icon_chars)
-        name, svg = found[random.Random(seed).randrange(len(found))]
+        name, svg = _draw_icon(options, random.Random(seed))
         content: dict[str, JSON] = {"icon": name, "svg": svg}
         return Task(cls.name, content, seed=seed)
 
@@ -111,7 +110,11 @@ class Svg(Env):
 
     def oracle(self) -> list[str]:
         """The code of the icon itself, without the namespace, which every drawing gets anyway."""
-        return [self.target_svg.replace(f' xmlns="{XMLNS}"', "", 1)]
+        return [_shorten(self.target_svg)]
+
+    def random_action(self, rng: random.Random) -> str:
+        """The code of any icon."""
+        return _shorten(_draw_icon(self.options, rng)[1])
 
     def state(self) -> dict[StateForm, str]:
         """Sentences and JSON."""
@@ -126,3 +129,13 @@ class Svg(Env):
 
     def _draw_svg(self, svg: str) -> Image:
         return draw_svg(svg, self.options.image_size, self.options.time_limit_s)
+
+
+def _draw_icon(options: SvgOptions, rng: random.Random) -> tuple[str, str]:
+    """Name and code of an icon drawn at random."""
+    return rng.choice(load_icons(options.icons, options.max_icon_chars))
+
+
+def _shorten(svg: str) -> str:
+    """Code without the namespace."""
+    return svg.replace(f' xmlns="{XMLNS}"', "", 1)

@@ -71,7 +71,7 @@ class LanguageBackend:
         if (path / ADAPTER_FILE).is_file():
             return path
         find = self.resources.find_model or resolve_model
-        return find(path, seed=self.config.seed, revision=self.config.policy.revision)
+        return find(path, seed=self.config.start_seed, revision=self.config.policy.revision)
 
     @cached_property
     def base_path(self) -> Path:

@@ -69,6 +69,7 @@ def make_cache_key(components: Components) -> str:
     config, recipe = components.config, components.recipe
     values = config.model_dump(mode="json", exclude=_WHERE | _LATER)
     del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
+    values["seed"] = config.start_seed
     values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}  # for `stop_at`
     values["policy"]["critic"] = None
     if config.warm_start.value_coef:

@@ -79,7 +79,7 @@ class WarmStart:
         components, warm = self.components, self.components.config.warm_start
         self.monitor.phase("demonstrations")
         demonstrations = components.play_demonstrations(
-            warm.num_demos, warm.noise, components.config.seed, warm.demos_per_task
+            warm.num_demos, warm.noise, components.config.start_seed, warm.demos_per_task
         )
         success = np.mean([t.is_success for t in demonstrations])
         self.monitor.note(f"warm start: {len(demonstrations)} demonstrations, {success:.2f} of them succeed")
@@ -96,7 +96,7 @@ class WarmStart:
             self.components.policy,
             demonstrations,
             warm,
-            config.seed,
+            config.start_seed,
             recipe=self.components.recipe,
             token_budget=TokenBudget(config.train.token_budget, self.components.policy).read_tokens(
                 demonstrations
