@@ -76,6 +76,7 @@ def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> N
         ("recipe.name=grpo", "recipe.reward_parts=['task', 'format']"),
         ("recipe.name=grpo", task, "env.options.size=4"),
         ("recipe.name=grpo", task, "warm_start.noise=0.5"),
+        ("recipe.name=grpo", task, "warm_start.schedule='linear'"),
         ("recipe.name=grpo", task, "agent.guide=true"),
         ("recipe.name=grpo", task, "train.num_tasks=9"),
         ("recipe.name=grpo", task, "eval.temperature=1"),  # `warm_start.stop_at` plays at it
@@ -111,6 +112,20 @@ def test_untaught_critics_share_one_warm_start_and_begin_with_the_warm_backbone(
     assert len(backbone) > 10
     for name, weight in backbone.items():
         assert torch.equal(weight, actor[f"model.model.{name}"])
+
+
+def test_runs_of_all_seeds_share_a_start_with_a_seed_of_its_own(tmp_path: Path) -> None:
+    def weights(name: str, *settings: str) -> tuple[Path, dict[str, torch.Tensor]]:
+        quick = "warm_start.num_demos=8", "recipe.name=grpo", "train.num_updates=0"
+        folder = train(shared(tmp_path, name, *quick, *settings))
+        return folder, CausalLMPolicy.from_pretrained(folder / "checkpoints" / "best").state_dict()
+
+    first, start = weights("first", "seed=1", "warm_start.seed=5")
+    second, same_start = weights("second", "seed=2", "warm_start.seed=5")
+    _, other = weights("other", "seed=5")  # its own seed: the same start, made without the setting
+    assert (made(first), taken(second)) == (True, True)
+    assert all(torch.equal(weight, same_start[name]) for name, weight in start.items())
+    assert all(torch.equal(weight, other[name]) for name, weight in start.items())
 
 
 def test_demonstrations_are_rewarded_by_the_parts_that_the_warm_start_names(tmp_path: Path) -> None:

@@ -47,6 +47,21 @@ def cubes(**at: tuple[int, int, int]) -> MujocoScene:
     return MujocoScene(TableLayout("stack", places, NAMES["stack"]))
 
 
+def test_random_play_puts_one_thing_where_another_one_is() -> None:
+    env, rng = make_env("primitive_skill", {"task": "stack"}), random.Random(0)
+    env.reset(seed=0)
+    points = {tuple(at) for at in json.loads(env.state()[StateForm.STRUCTURED]).values()}
+    for _ in range(20):
+        pick, place = read_skills(env.random_action(rng)) or []
+        assert pick.name == "pick" and pick.numbers in points
+        assert place.name == "place" and place.numbers[:2] in {at[:2] for at in points - {pick.numbers}}
+    one = make_env("primitive_skill", {"max_actions_per_turn": 1})
+    one.reset(seed=0)
+    assert one.random_action(rng).startswith("pick(")
+    one.step(one.oracle()[:1])
+    assert one.random_action(rng).startswith("place(")
+
+
 @given(st.lists(SKILLS, min_size=1, max_size=4))
 def test_primitives_read_as_they_were_written(skills: list[Skill]) -> None:
     assert read_skills(write_skills(skills)) == skills
@@ -264,5 +279,5 @@ def test_tasks_that_make_no_sense_are_refused() -> None:
 
 @pytest.mark.slow
 def test_it_keeps_the_contract() -> None:
-    report = check_env("primitive_skill", {"observation": "both", "image_size": 32}, num_tasks=6)
+    report = check_env("primitive_skill", {"observation": "both", "image_size": 32}, num_tasks=16)
     assert report.ok, str(report)

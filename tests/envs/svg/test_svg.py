@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from stepwell.envs.check import check_env
 from stepwell.envs.svg.env import ASK, Svg
 from stepwell.envs.svg.guide import EXAMPLE_ICON, EXAMPLE_SVG
 from stepwell.envs.svg.icons import load_icons
+from stepwell.envs.svg.markup import read_markup
 
 pytest.importorskip("resvg_py")
 SMALL = {"image_size": 48, "measure": "pixels"}
@@ -43,6 +45,13 @@ def test_the_icons_own_code_earns_all_points_in_both_turns() -> None:
     assert len(observation.images) == 2 and (observation.images[0] == observation.images[1]).all()
     _, reward, terminated, truncated, info = env.step(env.oracle())
     assert (reward, terminated, truncated, info["success"]) == (5.0, True, False, True)
+
+
+def test_random_play_draws_any_icon() -> None:
+    env, rng = playing(icons="shapes"), random.Random(0)
+    codes = {env.random_action(rng) for _ in range(50)}
+    known = {svg for _, svg in load_icons("shapes", env.options.max_icon_chars)}
+    assert len(codes) > 30 and {read_markup(code).svg for code in codes} <= known
 
 
 def test_success_is_the_last_drawings() -> None:
