@@ -2,21 +2,24 @@
 
     python benchmarks/navigation_baselines.py
 
-Random play, and the best fixed plan for training rooms, on the study's number of held-out rooms.
+Random play, the best fixed plan for training rooms, and the oracle, on the study's number of held-out rooms.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stepwell.config.loading import load_config
 from stepwell.config.run import RunConfig
 from stepwell.config.study import load_study, plan_runs
-from stepwell.core import Split
+from stepwell.core import Split, Task
 from stepwell.core.disk import atomic_write
 from stepwell.envs.baselines import find_blind_plan, measure_random_play
+from stepwell.envs.check_episodes import follow_oracle
+from stepwell.envs.registry import make_env
 from stepwell.runs.build.components import Components
 
 ROOT = Path(__file__).parent.parent
@@ -33,10 +36,17 @@ def measure_blind_play(config: RunConfig, **changes: Any) -> dict[str, Any]:
     held_out = components.list_held_out_tasks(NUM_HELD_OUT)
     blind = find_blind_plan("navigation", options, training, held_out, beam_width=500)
     return {
+        "oracle_success": measure_oracle(options, held_out),
         "blind_plan": list(blind.actions),
         "blind_plan_success": round(blind.success, 4),
         "random_play_success": round(measure_random_play("navigation", options, held_out, seed=0), 4),
     }
+
+
+def measure_oracle(options: dict[str, Any], tasks: Sequence[Task]) -> float:
+    """The share of tasks that the oracle solves."""
+    with make_env("navigation", options) as env:
+        return sum(follow_oracle(env, task)[0] for task in tasks) / len(tasks)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
     warm_start.cache/KEY.lock      held by the run that makes it; others wait for it
 
 The key is a hash of every setting that the warm start depends on: environment, agent, policy with its critic
-and what that is taught, sampling, rewards, the table `warm_start`, what `stop_at` uses, the seed. Chats and
+and what that is taught, rewards, the table `warm_start`, what goals such as `stop_at` use, the seed. Chats and
 the user's own reward functions count by their content.
 
 Invariants
@@ -70,7 +70,10 @@ def make_cache_key(components: Components) -> str:
     values = config.model_dump(mode="json", exclude=_WHERE | _LATER)
     del values["warm_start"]["cache"], values["warm_start"]["reward_parts"]
     values["seed"] = config.start_seed
-    values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}  # for `stop_at`
+    if has_goal(config.warm_start):  # which is measured on tasks that are played
+        values["eval"] = {name: values["eval"][name] for name in ("num_tasks", "temperature")}
+    else:
+        del values["eval"], values["sampling"]
     values["policy"]["critic"] = None
     if config.warm_start.value_coef:
         values["policy"]["critic"] = components.critic_kind
