@@ -1,4 +1,4 @@
-"""What play that does not look scores in Navigation: rooms of `studies/vagen_environments.toml`, and others.
+"""What play that does not look scores in Navigation: rooms of VAGEN's two studies, and others.
 
     python benchmarks/navigation_baselines.py
 
@@ -49,14 +49,20 @@ def measure_oracle(options: dict[str, Any], tasks: Sequence[Task]) -> float:
         return sum(follow_oracle(env, task)[0] for task in tasks) / len(tasks)
 
 
-def main() -> None:
-    file = ROOT / "studies/vagen_environments.toml"
+def read_rooms(study: str) -> RunConfig:
+    """Settings of a study's runs in Navigation."""
+    file = ROOT / "studies" / study
     planned = plan_runs(load_study(file), file.parent, Path("runs"))
-    study = next(run.config for run in planned if run.env == "navigation")
+    return next(run.config for run in planned if run.env == "navigation")
+
+
+def main() -> None:
+    first = read_rooms("vagen_environments.toml")
     content = {
         "how": f"{NUM_TRAINING} training rooms for the plan, {NUM_HELD_OUT} held-out rooms",
-        "study": measure_blind_play(study),
-        "study without target_in_view": measure_blind_play(study, target_in_view=False),
+        "study": measure_blind_play(first),
+        "study without target_in_view": measure_blind_play(first, target_in_view=False),
+        "second study": measure_blind_play(read_rooms("vagen_three_environments.toml")),
         "preset navigation-visual": measure_blind_play(load_config("navigation-visual", [])),
     }
     atomic_write(RESULT, json.dumps(content, indent=1) + "\n")

@@ -82,6 +82,10 @@ def test_recipes_that_imitate_alike_share_and_others_do_not(tmp_path: Path) -> N
         ("recipe.name=grpo", task, "eval.temperature=1"),  # `warm_start.stop_at` plays at it
     ]
     assert len({key(*settings) for settings in different}) == len(different)
+    endless = "recipe.name=grpo", task, "warm_start.stop_at=none"
+    assert key(*endless) == key(
+        *endless, "sampling.temperature=0.5", "eval.temperature=1"
+    )  # nothing is played
     taught = "warm_start.reward_parts=['task']"
     assert key("recipe.name=grpo", taught) == key("recipe.name=grpo", task)
 

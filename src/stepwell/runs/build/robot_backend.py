@@ -65,7 +65,9 @@ class RobotBackend:
 
         config = self.resources.config
         changes = {"critic": self.resources.critic_kind, "reference": False}
-        return VLAPolicy.from_config(config.policy.model_copy(update=changes), self.env_spec, config.start_seed)
+        return VLAPolicy.from_config(
+            config.policy.model_copy(update=changes), self.env_spec, config.start_seed
+        )
 
     @property
     def vla(self) -> VLAConfig:

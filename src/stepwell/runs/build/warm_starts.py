@@ -4,8 +4,8 @@
     warm_start.cache/KEY.lock      held by the run that makes it; others wait for it
 
 The key is a hash of every setting that the warm start depends on: environment, agent, policy with its critic
-and what that is taught, rewards, the table `warm_start`, what goals such as `stop_at` use, the seed. Chats and
-the user's own reward functions count by their content.
+and what that is taught, rewards, the table `warm_start`, what its goals use (if it has any), the seed. Chats
+and the user's own reward functions count by their content.
 
 Invariants
 * A run that finds its warm start continues exactly like the one that made it: weights are stored in full,
