@@ -13,8 +13,9 @@ from stepwell.config.study import load_study, plan_runs
 from stepwell.config.training import WarmStartConfig
 from stepwell.core import ConfigError, Status, Step, Task, TokenAction, TokenState, Trajectory
 from stepwell.monitors.base import LogEntry
+from stepwell.runs.build.components import Components
 from stepwell.runs.build.recipe import resolve_recipe
-from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm
+from stepwell.runs.build.warm_starts import describe_goal, has_goal, is_warm, make_cache_key
 from stepwell.runs.loop.rollout_metrics import measure_descriptions
 from stepwell.studies.gate import list_failures, make_gate
 from stepwell.studies.measures import measure_gate
@@ -135,3 +136,15 @@ def test_the_five_worlds_of_vagen_meet_every_method_from_the_same_start() -> Non
     assert {config.train.minibatches for config in arms.values()} == {4}
     assert all(recipe.kl is not None for recipe in recipes.values())
     assert study.gate is not None and (study.gate.explained, study.gate.grounding) == (0.3, 0.9)
+
+
+@pytest.mark.slow
+def test_all_seeds_and_methods_of_the_second_study_share_one_start() -> None:
+    study = load_study(FOLDER / "vagen_three_environments.toml")
+    strategies = {variant.name for variant in study.variants if variant.table.startswith("Strategies")}
+    keys: dict[str, set[str]] = {}
+    for run in plan_runs(study, FOLDER, Path("runs")):
+        if run.variant not in strategies:
+            keys.setdefault(run.env, set()).add(make_cache_key(Components(run.config)))
+    assert keys.keys() == {"navigation", "primitive_skill", "svg"}
+    assert all(len(found) == 1 for found in keys.values())
