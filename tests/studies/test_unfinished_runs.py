@@ -10,6 +10,7 @@ from benchmarks.unfinished_runs import compare_variants, read_run
 
 from stepwell.monitors.base import LogEntry, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor
+from stepwell.studies.paired_differences import compare_pairs
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,6 +85,42 @@ def test_the_page_of_vagen_has_the_runs_of_the_other_three_environments() -> Non
         assert text in page, text
     blind = json.loads((folder / "navigation-baselines.json").read_text())["study"]["blind_plan_success"]
     assert f"; {blind:.2f} |" in rows["| random play; the best blind plan"]
+
+
+def test_the_page_of_vagen_has_the_runs_of_its_second_study() -> None:
+    folder = ROOT / "benchmarks/results/vagen-three-environments"
+    runs = {run["name"]: run for run in json.loads((folder / "results.json").read_text())["runs"]}
+    training = json.loads((folder / "training.json").read_text())
+    page = (ROOT / "docs/study_vagen.md").read_text(encoding="utf-8")
+    section = page.split("### SVG again, from an expert that errs\n")[1].partition("\n## ")[0]
+    rows = {line[2:].split(" ")[0]: line for line in section.splitlines() if line.startswith("| ")}
+    assert len(training["runs"]) == 16 and sum(len(run["held_out"]) == 2 for run in training["runs"]) == 13
+    for run in training["runs"]:
+        variant = run["run"].removeprefix("svg-").rpartition("-seed")[0]
+        row = rows[variant]
+        shown = [run["success"], run["grounding_share"]]
+        if len(run["held_out"]) == 2:
+            shown.append([run["held_out"]["0"], runs[run["run"]]["success_after"]])
+        assert all(f"{values[0]:.2f} → {values[-1]:.2f}" in row for values in shown), run["run"]
+    for pair in training["pairs"]:
+        if pair["interval"] is not None:
+            low, high = pair["interval"]
+            text = f"{pair['difference']:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−")
+            assert text in section, text
+    for variant in ("vagen-full", "vagen-full-hot"):
+        whole = [
+            run for run in runs.values() if run["variant"] == variant and run["success_after"] is not None
+        ]
+        changed = compare_pairs(
+            [[run["success_after"]] for run in whole], [[run["success_before"]] for run in whole]
+        )
+        assert f"{changed.low:+.3f} to {changed.high:+.3f}".replace("-", "−") in section
+    baselines = json.loads(
+        (ROOT / "benchmarks/results/vagen-environments/navigation-baselines.json").read_text()
+    )
+    rooms = baselines["second study"]
+    assert rooms["oracle_success"] == 1.0 and rooms["blind_plan_success"] < 0.2
+    assert f"solves {rooms['blind_plan_success']:.2f} of the held-out rooms" in section
 
 
 def test_the_page_has_what_the_committed_file_says() -> None:
