@@ -32,7 +32,7 @@ def test_the_last_line_tells_what_the_summary_and_the_report_hold(
     out, err = capfd.readouterr()
     assert err == ""  # nothing that a library prints, from Python or below, reaches the console
     told = out.strip().splitlines()
-    assert told[0] == "training, whose time left is told, then the comparison with simpler ways to play"
+    assert told[0] == "training (the time left is shown), then a comparison with simpler ways to play"
     line = told[-1]
     found = re.fullmatch(r"held-out success (\d\.\d\d) -> (\d\.\d\d)  report (.+report\.html)", line)
     summary = read_summary(run)

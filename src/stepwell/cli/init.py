@@ -92,7 +92,8 @@ STARTING_POINTS: dict[str, StartingPoint] = {
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("init", help="write files to start from", description="Files to start from.")
+    words = "write files to start from"
+    parser = commands.add_parser("init", help=words, description=f"{words.capitalize()}.")
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     for name, kind in STARTING_POINTS.items():
         one = add_command(
