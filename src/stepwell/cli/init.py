@@ -42,9 +42,10 @@ def _list_run_commands(name: str, folder: Path) -> list[str]:
 
 
 def _list_reward_commands(name: str, folder: Path) -> list[str]:
-    part = f'{{name="{name}", function="{folder / name}.py:reward", weight=0.1}}'
+    function = f"{folder / name}.py:reward"
+    part = f'{{name="{name}", function="{function}", weight=0.1}}'
     train = f"stepwell train frozenlake 'rewards.parts=[{part}]'"
-    return [f"{train} --dry-run", train]
+    return [f"stepwell check {function} --kind reward", f"{train} --dry-run", train]
 
 
 STARTING_POINTS: dict[str, StartingPoint] = {

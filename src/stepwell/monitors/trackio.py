@@ -2,8 +2,8 @@
 
 Nothing leaves the machine unless the package is configured to send it (it reads `TRACKIO_SPACE_ID` and
 `TRACKIO_SERVER_URL`). Metrics are logged under `train/…`, `eval/…` and `warm_start/…` with the update as
-step. A resumed run continues under its name; what it had logged after its checkpoint is logged again. What the
-package prints is dropped, because it would break into the console's lines.
+step. A resumed run continues under its name; what it had logged after its checkpoint is logged again. What
+the package prints is dropped, because it would break into the console's lines.
 """
 
 from __future__ import annotations
