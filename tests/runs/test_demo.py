@@ -10,6 +10,7 @@ import pytest
 from stepwell.config.loading import load_config
 from stepwell.monitors.summary import read_summary
 from stepwell.runs.demo import demo
+from stepwell.training import list_checkpoints
 
 SMALL = (
     "train.num_updates=2",
@@ -28,7 +29,8 @@ def test_the_last_line_tells_what_the_summary_and_the_report_hold(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "NUM_BLIND_TASKS", 100)
-    run = demo.run_demo(1, tmp_path, SMALL)
+    run = demo.run_demo(1, tmp_path, (*SMALL, "checkpoint.every_minutes=0.0001"))
+    assert list_checkpoints(run / "checkpoints")[0].name == "update-000000"
     out, err = capfd.readouterr()
     assert err == ""  # nothing that a library prints, from Python or below, reaches the console
     told = out.strip().splitlines()
