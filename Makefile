@@ -71,8 +71,8 @@ demo: $(STAMP)
 	$(BIN)/stepwell demo --seed $(demo_seed)
 
 # The pool is tested against a real PostgreSQL, robots with pictures, the web with a real browser: what that
-# needs of the system is installed here where that is allowed, else said aloud. Modules are compiled once, not
-# in every process.
+# needs of the system is installed here where that is allowed; otherwise a message says what is missing. Modules
+# are compiled once, not in every process.
 test-needs: $(STAMP)
 	@bash scripts/install_gl.sh
 	@bash scripts/install_chromium.sh

@@ -66,8 +66,8 @@ EXCEPTIONS = {
     """,
     "documented for users: prompts, messages, decorators, the Python API, the pool": """
         against assistant credit first_prompt first_turn gc lazy_names loss microbatch
-        next_prompt problem prompt_after_summary recipe renamed_arguments renamed_members
-        renamed_names stats system system_prompt tool trajectories versions
+        next_prompt problem prompt_after_summary recipe stats system system_prompt tool trajectories
+        versions
     """,
     "parts of a page, a report or a plan, written as what they are": """
         area bullet_list chain choice code console fact field figures frame lines page reply

@@ -13,6 +13,8 @@ from types import ModuleType
 import pytest
 from tests.sources import ROOT, read_sources
 
+from stepwell.envs.registry import LANGUAGE_ENVS
+
 EVERYWHERE = {"core", "config"}
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
@@ -161,6 +163,16 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_a_circle_through_a_function_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [{"a", "b", "c"}]
     assert circles({"a": {"b"}, "b": set()}) == []
+
+
+def test_only_the_command_line_imports_an_environment() -> None:
+    """Everyone else opens it by its name, so the environments could become a package of their own."""
+    folders = {path.rpartition(":")[0].rpartition(".")[0] for path in LANGUAGE_ENVS.values()}
+    for path in sorted(ROOT.rglob("*.py")):
+        name = _module_name(path)
+        found = {".".join(imported.split(".")[:3]) for imported in imported_modules(path)} & folders
+        is_env = ".".join(name.split(".")[:3]) in folders
+        assert not found or is_env or name.startswith("stepwell.cli."), f"{name} imports {found}"
 
 
 def test_child_processes_are_started_in_one_place() -> None:

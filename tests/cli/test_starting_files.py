@@ -95,8 +95,11 @@ def test_the_printed_dry_run_of_a_kind_works_as_written(
     assert main(["init", kind, name, "--folder", folder]) == 0
     *prepare, dry_run, train = printed_commands(capsys.readouterr().out)
     for program, *arguments in prepare:
-        assert program == "python"
-        runpy.run_path(arguments[0], run_name="__main__")
+        if program == "stepwell":
+            assert main(arguments) == 0
+        else:
+            assert program == "python"
+            runpy.run_path(arguments[0], run_name="__main__")
     assert dry_run == [*train, "--dry-run"] and train[0] == "stepwell"
     assert main(dry_run[1:]) == 0
     out = capsys.readouterr().out

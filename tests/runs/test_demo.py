@@ -10,6 +10,7 @@ import pytest
 from stepwell.config.loading import load_config
 from stepwell.monitors.summary import read_summary
 from stepwell.runs.demo import demo
+from stepwell.training import list_checkpoints
 
 SMALL = (
     "train.num_updates=2",
@@ -28,11 +29,12 @@ def test_the_last_line_tells_what_the_summary_and_the_report_hold(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "NUM_BLIND_TASKS", 100)
-    run = demo.run_demo(1, tmp_path, SMALL)
+    run = demo.run_demo(1, tmp_path, (*SMALL, "checkpoint.every_minutes=0.0001"))
+    assert list_checkpoints(run / "checkpoints")[0].name == "update-000000"
     out, err = capfd.readouterr()
     assert err == ""  # nothing that a library prints, from Python or below, reaches the console
     told = out.strip().splitlines()
-    assert told[0] == "training, whose time left is told, then the comparison with simpler ways to play"
+    assert told[0] == "training (the time left is shown), then a comparison with simpler ways to play"
     line = told[-1]
     found = re.fullmatch(r"held-out success (\d\.\d\d) -> (\d\.\d\d)  report (.+report\.html)", line)
     summary = read_summary(run)

@@ -20,7 +20,7 @@ def test_each_limit_ends_the_run_with_its_own_name() -> None:
     assert LoopState(update=9, env_steps=99, num_silent=1).limit_reached(train, 4.9) is None
     assert LoopState(update=10).limit_reached(train, 0.0) == ""
     assert "max_env_steps (100) reached: 103" in str(LoopState(env_steps=103).limit_reached(train, 0.0))
-    assert "max_seconds (5) over" in str(LoopState().limit_reached(train, 5.0))
+    assert "max_seconds (5) reached" in str(LoopState().limit_reached(train, 5.0))
     assert "max_silent_updates" in str(LoopState(num_silent=2).limit_reached(train, 0.0))
 
 

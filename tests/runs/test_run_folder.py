@@ -189,7 +189,7 @@ def test_the_run_ends_when_its_time_is_over(tmp_path: Path) -> None:
     folder = train(small_config("train.num_updates=500", "train.max_seconds=0.01", folder=tmp_path))
     summary = read_summary(folder)
     assert summary is not None and summary.status == "finished" and summary.more["num_updates"] <= 1
-    assert any("train.max_seconds (0.01) over" in text for text in notes(folder))
+    assert any("train.max_seconds (0.01) reached" in text for text in notes(folder))
 
 
 def test_the_run_ends_where_the_agent_has_ceased_to_act(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from stepwell.agents.agent import Agent
 from stepwell.agents.history import PastTurn
 from stepwell.agents.reply import Reply, read_reply, write_reply
 from stepwell.agents.strategy import STRATEGIES, Field, Strategy, Tag, find_strategy
-from stepwell.core.renamed import renamed_names
 
 __all__ = [
     "STRATEGIES",
@@ -21,5 +20,3 @@ __all__ = [
     "read_reply",
     "write_reply",
 ]
-
-__getattr__ = renamed_names(__name__, {"Past": "PastTurn", "strategy_named": "find_strategy"})

@@ -31,7 +31,6 @@ from stepwell.agents.strategy import Field, Strategy, find_strategy
 from stepwell.config.run import AgentConfig
 from stepwell.core.env_description import EnvDescription, StateForm
 from stepwell.core.observation import Observation
-from stepwell.core.renamed import renamed_arguments, renamed_members
 from stepwell.core.tools import ToolSchema
 
 SUMMARY_REQUEST = (
@@ -41,17 +40,9 @@ SUMMARY_REQUEST = (
 SUMMARY_HEAD = "Your summary of the turns so far:"
 
 
-@renamed_members(
-    system="system_prompt",
-    first="first_prompt",
-    next="next_prompt",
-    world="description",
-    tells_problems="reports_problems",
-)
 class Agent:
     """The text interface of a policy in one environment. `strategy` replaces the one named in `config`."""
 
-    @renamed_arguments(world="description")
     def __init__(
         self, description: EnvDescription, config: AgentConfig, strategy: Strategy | None = None
     ) -> None:

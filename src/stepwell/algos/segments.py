@@ -25,10 +25,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from stepwell.core.renamed import renamed_members
 
-
-@renamed_members(discounted_sum="sum_discounted")
 @dataclass(frozen=True, eq=False)
 class Segments:
     """`lengths` [segment], each at least 1, and their sum `num_items`."""

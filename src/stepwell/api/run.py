@@ -168,7 +168,7 @@ def find_run(path: str | Path) -> Run | None:
 
 
 def open_checkpoint(path: Path, config: RunConfig) -> CausalLMPolicy | VLAPolicy:
-    """The policy of a checkpoint, without critic and reference. Its own files say of which kind it is."""
+    """The policy of a checkpoint, without critic and reference. Its files say which kind of policy it is."""
     from stepwell.policies.kinds import holds_robot_policy, open_policy
     from stepwell.policies.model_resolver import ADAPTER_FILE
 

@@ -23,7 +23,7 @@ _EXAMPLES = (
     ("stepwell eval smollm2-135m sokoban", "an untrained model, on a preset's tasks"),
     ("stepwell eval --endpoint https://HOST/v1 --model NAME sokoban", "an outside model on the same tasks"),
     ("stepwell eval --compare runs/eval-A runs/eval-B", "several evaluations in one table"),
-    ("stepwell eval --table vagen runs/study-vagen-environments", "a study as VAGEN's table 2 has it"),
+    ("stepwell eval --table vagen runs/study-vagen-environments", "a study in the layout of VAGEN's table 2"),
     ("stepwell eval --table vagen --endpoint https://HOST/v1 --model NAME", "an outside model in all five"),
 )
 _ONLY_ENDPOINT = {
@@ -85,7 +85,9 @@ def add(commands: Any) -> None:
         "--completion-price", type=float, metavar="P", help="price of a million answer tokens"
     )
     outside.add_argument("--resume", metavar="FOLDER", help="continue an evaluation that was interrupted")
-    parser.add_argument("--table", choices=TABLES, help="print several models as the table of a paper does")
+    parser.add_argument(
+        "--table", choices=TABLES, help="print several models in the layout of a paper's table"
+    )
     parser.add_argument("--compare", nargs="+", metavar="FOLDER", help="print evaluations side by side")
 
 

@@ -42,9 +42,10 @@ def _list_run_commands(name: str, folder: Path) -> list[str]:
 
 
 def _list_reward_commands(name: str, folder: Path) -> list[str]:
-    part = f'{{name="{name}", function="{folder / name}.py:reward", weight=0.1}}'
+    function = f"{folder / name}.py:reward"
+    part = f'{{name="{name}", function="{function}", weight=0.1}}'
     train = f"stepwell train frozenlake 'rewards.parts=[{part}]'"
-    return [f"{train} --dry-run", train]
+    return [f"stepwell check {function} --kind reward", f"{train} --dry-run", train]
 
 
 STARTING_POINTS: dict[str, StartingPoint] = {
@@ -92,7 +93,8 @@ STARTING_POINTS: dict[str, StartingPoint] = {
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("init", help="write files to start from", description="Files to start from.")
+    words = "write files to start from"
+    parser = commands.add_parser("init", help=words, description=f"{words.capitalize()}.")
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     for name, kind in STARTING_POINTS.items():
         one = add_command(

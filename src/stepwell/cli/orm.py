@@ -54,7 +54,7 @@ def _add_train(actions: Any) -> None:
     parser.add_argument(
         "--model", default="tiny-0.3m", help="a built-in model, a model's or policy's directory, or a hub id"
     )
-    parser.add_argument("--epochs", type=int, default=8, help="most passes over the roll-outs (8)")
+    parser.add_argument("--epochs", type=int, default=8, help="maximum passes over the roll-outs (8)")
     parser.add_argument("--patience", type=int, default=3, help="epochs without improvement (3)")
     parser.add_argument("--batch-size", type=int, default=16, help="roll-outs per update (16)")
     parser.add_argument(

@@ -132,7 +132,7 @@ def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
 
 @contextmanager
 def show_progress(words: str, total: int | None) -> Iterator[Any]:
-    """A bar on standard error while something long is done; nothing where that is not a terminal."""
+    """A progress bar on standard error during long work; nothing if that is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -12,7 +12,7 @@ from stepwell.core.names import suggest_name
 _EXAMPLES = (
     ("stepwell presets", "all of them"),
     ("stepwell presets show frozenlake", "one, with all it sets"),
-    ("stepwell train frozenlake", "trains by it"),
+    ("stepwell train frozenlake", "trains with it"),
 )
 
 
@@ -58,7 +58,7 @@ def _print_table() -> None:
         recipe = values.get("recipe", {}).get("name", "steppo")
         table.add_row(name, values.get("env", {}).get("name", "–"), recipe, explain_preset(text))
     console().print(table)
-    print("\nstepwell presets show NAME shows one in full; stepwell train NAME trains by it")
+    print("\nstepwell presets show NAME shows one in full; stepwell train NAME trains with it")
 
 
 def explain_preset(text: str) -> str:

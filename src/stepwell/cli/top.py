@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
         "top",
         run,
         summary="watch a run in the terminal, and control it",
-        description="Figures and small curves, drawn again as the run records them; over ssh too.",
+        description="Shows figures and small curves, redrawn as the run records new ones. Works over ssh.",
         examples=_EXAMPLES,
     )
     parser.add_argument("folder", metavar="RUN", help="a run folder")

@@ -29,7 +29,6 @@ from stepwell.core.logprob_gaps import LogprobErrors, LogprobGaps
 from stepwell.core.observation import Observation
 from stepwell.core.outcome import Outcome, OutcomeSource
 from stepwell.core.protocols import Critic, Request, Sampled, Sampler, SamplingParams, Scorer
-from stepwell.core.renamed import renamed_names
 from stepwell.core.robot_description import ArraySpec, RobotEnvDescription
 from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.core.step import (
@@ -119,18 +118,3 @@ __all__ = [
     "read_call",
     "select_trainable",
 ]
-
-__getattr__ = renamed_names(
-    __name__,
-    {
-        "Actions": "ActionSpace",
-        "Example": "ExampleTurn",
-        "Pictures": "ImageStore",
-        "RobotWorld": "RobotEnvDescription",
-        "World": "EnvDescription",
-        "content_hash": "hash_content",
-        "new_id": "make_id",
-        "problem_with": "find_call_problem",
-        "random_call": "draw_random_call",
-    },
-)

@@ -306,7 +306,7 @@ def _receive_bytes(link: socket.socket, size: int) -> bytes:
 
 
 def _keep_server(request: dict[str, Any]) -> dict[str, Any] | None:
-    """Fork a server for the children of this child. In one of those, its request; here None."""
+    """Fork a server for this child's own children. Returns the request in such a child, None here."""
     if not request["keeps_server"]:
         return None
     ours, theirs = socket.socketpair()

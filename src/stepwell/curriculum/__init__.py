@@ -1,6 +1,5 @@
 """The tasks of a run, by phase where they follow from what was solved; and replay of earlier successes."""
 
-from stepwell.core.renamed import renamed_names
 from stepwell.curriculum.evolver import TaskEvolver
 from stepwell.curriculum.feeds import FixedFeed, TaskFeed
 from stepwell.curriculum.instruction_evolver import InstructionEvolver
@@ -33,5 +32,3 @@ __all__ = [
     "choose_steps",
     "compute_perplexity",
 ]
-
-__getattr__ = renamed_names(__name__, {"FedTask": "SourcedTask"})

@@ -41,7 +41,6 @@ from stepwell.config.engine import EngineConfig
 from stepwell.core.errors import EngineError, InputError
 from stepwell.core.images import ImageStore
 from stepwell.core.protocols import Request, Sampled
-from stepwell.core.renamed import renamed_arguments
 from stepwell.engines.batcher import BatchQueue, DynamicBatcher, RequestBundle, shorten_switch_interval
 from stepwell.engines.core import EngineCore, EngineCounts
 from stepwell.engines.jobs import SampleJob, collect_new_tokens, pass_result
@@ -59,7 +58,6 @@ T = TypeVar("T")
 class EmbeddedEngine:
     """Samples actions from a transformers causal language model. A `Sampler`."""
 
-    @renamed_arguments(pictures="image_store")
     def __init__(
         self,
         model: Any,
@@ -89,7 +87,6 @@ class EmbeddedEngine:
         self.paused_s = 0.0  # in which weights were loaded or read instead of sampling
 
     @classmethod
-    @renamed_arguments(pictures="image_store")
     def from_pretrained(
         cls,
         name_or_path: str | Path,

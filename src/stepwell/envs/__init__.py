@@ -3,7 +3,6 @@
 Opening an environment imports that environment only. Nothing here imports torch.
 """
 
-from stepwell.core.renamed import renamed_names
 from stepwell.envs.async_env import AsyncEnv
 from stepwell.envs.base import Effect, Env
 from stepwell.envs.batch import EnvBatch
@@ -24,12 +23,3 @@ __all__ = [
     "make_env",
     "read_options",
 ]
-
-__getattr__ = renamed_names(
-    __name__,
-    {
-        "distinct_tasks": "list_distinct_tasks",
-        "env_names": "list_env_names",
-        "env_type": "find_env_type",
-    },
-)

@@ -43,7 +43,6 @@ from stepwell.core import (
     TaskRelation,
     draw_random_call,
 )
-from stepwell.core.renamed import adopt_old_members
 from stepwell.envs.tables import StateTable
 from stepwell.envs.tiles import Image, draw_text
 
@@ -79,7 +78,6 @@ class Env(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        adopt_old_members(cls, {"world": "description"})
         above = [base for base in cls.__bases__ if issubclass(base, Env)]
         if cls.oracle is Env.oracle:
             cls.has_oracle = False

@@ -1,6 +1,5 @@
 """Monitors of a run: console, `metrics.jsonl`, TensorBoard, W&B, Trackio, MLflow and the HTML report."""
 
-from stepwell.core.renamed import renamed_names
 from stepwell.monitors.base import EntryKind, LogEntry, Monitor, Monitors, RunInfo
 from stepwell.monitors.jsonl import JsonlMonitor, read_entries, rewind
 
@@ -14,5 +13,3 @@ __all__ = [
     "read_entries",
     "rewind",
 ]
-
-__getattr__ = renamed_names(__name__, {"Entry": "LogEntry"})

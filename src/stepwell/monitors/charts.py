@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepwell.core.errors import InputError
-from stepwell.core.renamed import renamed_names
 from stepwell.monitors.axes import (
     CHAR_WIDTH,
     Scale,
@@ -380,6 +379,3 @@ def _draw_bar(bar: Bar, scale: Scale, middle: float, thickness: float) -> str:
     parts.append(make_text(reach + 8, middle + 4, f"{bar.value:.2f}", fill=INK, more=figures))
     parts.append(make_text(reach + 44, middle + 4, interval))
     return "".join(parts)
-
-
-__getattr__ = renamed_names(__name__, {"bar_chart": "draw_bar_chart", "line_chart": "draw_line_chart"})

@@ -155,7 +155,7 @@ PANELS = (
     Panel(
         "Gradient norm",
         ("grad_norm", "grad_norm/"),
-        "Length of the gradient before clipping. Single peaks are harmless, a rising floor is not.",
+        "Norm of the gradient before clipping. Single peaks are harmless, a rising floor is not.",
         0.0,
         labels={"grad_norm": "policy"},
     ),
@@ -292,7 +292,7 @@ WARM_START_PANELS = (
     Panel(
         "Gradient norm",
         ("grad_norm", "grad_norm/"),
-        "Length of the gradient before clipping. Single peaks are harmless.",
+        "Norm of the gradient before clipping. Single peaks are harmless.",
         0.0,
         labels={"grad_norm": "policy"},
     ),

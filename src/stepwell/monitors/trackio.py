@@ -1,9 +1,9 @@
 """Trackio: the metrics in a local database that `trackio show --project stepwell` draws.
 
-Nothing leaves the machine unless the package is told so (`TRACKIO_SPACE_ID`, `TRACKIO_SERVER_URL`, which it
-reads itself). Metrics are logged under `train/…`, `eval/…` and `warm_start/…` with the update as step. A
-resumed run continues under its name; what it had logged after its checkpoint is logged again. What the
-package prints is dropped, because it would break into the console's lines.
+Nothing leaves the machine unless the package is configured to send it (it reads `TRACKIO_SPACE_ID` and
+`TRACKIO_SERVER_URL`). Metrics are logged under `train/…`, `eval/…` and `warm_start/…` with the update as
+step. A resumed run continues under its name; what it had logged after its checkpoint is logged again. What
+the package prints is dropped, because it would break into the console's lines.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class GateEntry:
         self._leaving = None
 
     def fetch(self) -> None:
-        """Start the copy back, once."""
+        """Start copying back to the device; later calls do nothing."""
         if self._buffer is None or self._coming is not None:
             return
         stream = self.traffic.open_stream(self._device)

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepwell.core.arrays import AnyArray, FloatArray, IntArray
-from stepwell.core.renamed import resolve_moved_names
 
 HEAD = struct.Struct("<HBxII")
 FORMAT = 1
@@ -90,12 +89,3 @@ def encode_record(record: CreditRecord) -> bytes:
 def _find_first_tokens(tokens_per_step: IntArray) -> IntArray:
     firsts: IntArray = np.concatenate([[0], np.cumsum(tokens_per_step)[:-1]]).astype(np.int32)
     return firsts
-
-
-__getattr__ = resolve_moved_names(
-    __name__,
-    dict.fromkeys(
-        ("StepCredit", "TokenCredit", "decode_record", "list_step_credit", "list_token_credit"),
-        "credit_reading",
-    ),
-)

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepwell.core.errors import InputError
-from stepwell.core.renamed import resolve_moved_names
 from stepwell.pool.credit_records import CreditRecord, encode_record
 
 FILE_NAME = "credit.db"
@@ -91,9 +90,3 @@ class CreditStore:
     def _drop_updates(self, condition: str, update: int) -> None:
         for table in ("credit", "updates"):
             self._db.execute(f"DELETE FROM {table} WHERE {condition}", (update,))
-
-
-__getattr__ = resolve_moved_names(
-    __name__,
-    dict.fromkeys(("list_credit_updates", "read_credit", "read_update_credit"), "credit_reading"),
-)

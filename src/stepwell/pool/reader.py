@@ -9,7 +9,6 @@ from typing import Self
 from stepwell.core import Trajectory
 from stepwell.core.arrays import AnyArray
 from stepwell.core.errors import ConfigError, InputError
-from stepwell.core.renamed import renamed_arguments
 from stepwell.pool import queries, statistics
 from stepwell.pool.blobs import BlobStore
 from stepwell.pool.database import Database
@@ -66,7 +65,6 @@ class PoolReader:
         """Whether a trajectory with this id exists, open or finished."""
         return queries.has_trajectory(self._db, id)
 
-    @renamed_arguments(whole="with_branches")
     def get(self, id: str, *, with_branches: bool = False) -> StoredTrajectory:
         """One trajectory with everything about it; `with_branches`: also the steps off its path."""
         return queries.get_trajectory(self._db, id, with_branches=with_branches)

@@ -4,7 +4,6 @@ Importing this package imports neither torch nor transformers; both are imported
 functions that need a tokenizer.
 """
 
-from stepwell.core.renamed import renamed_names
 from stepwell.rendering.conversation import Conversation
 from stepwell.rendering.messages import ImagePart, Message, Part, Role, TextPart, fold_system
 from stepwell.rendering.probe import TemplateReport, probe_template
@@ -43,5 +42,3 @@ __all__ = [
     "parse_reply",
     "probe_template",
 ]
-
-__getattr__ = renamed_names(__name__, {"image_format_of": "load_image_format"})

@@ -13,7 +13,6 @@ from typing import Any
 import numpy.typing as npt
 
 from stepwell.core.errors import InputError
-from stepwell.core.renamed import renamed_members
 from stepwell.core.step import TokenState
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.messages import Message
@@ -21,7 +20,6 @@ from stepwell.rendering.record import RecordedAction, RenderedPrompt
 from stepwell.rendering.renderer import Renderer
 
 
-@renamed_members(sampled="record_action")
 class Conversation:
     """A conversation that begins with `messages`; `prompt` is always the prompt to sample from."""
 

@@ -35,7 +35,6 @@ from stepwell.core import arrays
 from stepwell.core.arrays import IntArray
 from stepwell.core.errors import ContextLengthError, InputError, RenderError
 from stepwell.core.images import ImageStore
-from stepwell.core.renamed import renamed_arguments, renamed_members
 from stepwell.core.step import ImageSpan
 from stepwell.core.tools import ToolSchema
 from stepwell.rendering.extension import Continuation, can_continue, continue_after
@@ -61,7 +60,6 @@ class RenderCounts:
     restarts: Counter[RestartKind] = field(default_factory=Counter)
 
 
-@renamed_members(text_of="read_text", pictures="image_store")
 class Renderer:
     """Renders conversations for one tokenizer.
 
@@ -70,7 +68,6 @@ class Renderer:
     `vision.load_image_format`), messages may contain images of `image_store`.
     """
 
-    @renamed_arguments(pictures="image_store")
     def __init__(
         self,
         tokenizer: ChatTokenizer,

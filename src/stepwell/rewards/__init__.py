@@ -1,9 +1,8 @@
 """A step's reward, part by part. The record keeps each part."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepwell.core.lazy import lazy_names
-from stepwell.core.renamed import renamed_names
 from stepwell.rewards.batch import BatchJudge, refuse_batch_settings
 from stepwell.rewards.judge.verdict import Verdict
 from stepwell.rewards.outcomes import JUDGED_PARTS, apply_outcomes
@@ -35,12 +34,4 @@ __all__ = [
     "select_parts",
 ]
 
-_get_lazy = lazy_names(__name__, {"RuleJudge": "judge.rule"})
-_get_renamed = renamed_names(
-    __name__,
-    {"Repetition": "RepetitionPenalty", "compose": "select_parts", "step_parts": "compute_step_parts"},
-)
-
-
-def __getattr__(name: str) -> Any:
-    return (_get_lazy if name == "RuleJudge" else _get_renamed)(name)
+__getattr__ = lazy_names(__name__, {"RuleJudge": "judge.rule"})

@@ -24,7 +24,6 @@ from stepwell.config.run import RewardConfig
 from stepwell.core import Status, Step, Trajectory
 from stepwell.core.env_description import StateForm
 from stepwell.core.errors import ConfigError
-from stepwell.core.renamed import renamed_members
 from stepwell.rewards.judge.prompts import Part
 from stepwell.rewards.parts import select_parts
 from stepwell.rewards.repetition import RepeatedSentence, RepetitionPenalty
@@ -55,7 +54,6 @@ def refuse_batch_settings(judge: JudgeConfig) -> None:
         )
 
 
-@renamed_members(most_repeated="find_most_repeated")
 class BatchJudge:
     """Rewards batches of one agent's trajectories; keeps counts and repeated sentences across batches."""
 

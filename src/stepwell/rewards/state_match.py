@@ -22,12 +22,10 @@ from collections.abc import Hashable, Set
 from functools import lru_cache
 
 from stepwell.core.env_description import StateForm
-from stepwell.core.renamed import renamed_arguments
 
 _Relation = tuple[str, str, str]
 
 
-@renamed_arguments(said="claim")
 def match_state(form: StateForm, claim: str, truth: str) -> float:
     """The match of `claim` and `truth`, both in `form`, from 0 to 1."""
     if form == StateForm.SYMBOLIC:

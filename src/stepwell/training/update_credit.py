@@ -54,7 +54,7 @@ def compute_update_credit(
 
 
 def _call_credit(name: str, timeline: Timeline, kwargs: dict[str, Any]) -> CreditResult:
-    """The result of a credit function. What goes wrong in one of the user's own is told as such."""
+    """The result of a credit function. An error in a user's own function says that it comes from there."""
     function = load_function("credit", name)
     if not is_import_path(name):
         built_in: CreditResult = function(timeline, **kwargs)

@@ -128,7 +128,7 @@ def choose_colors(runs: Sequence[ViewedRun], *, as_bands: bool) -> dict[str, int
 
 
 def list_reward_parts(runs: Sequence[ViewedRun]) -> list[str]:
-    """The metrics `reward/…` that are not 0 throughout, as a part without weight is."""
+    """The metrics `reward/…` that are not always 0. A part without a weight is always 0."""
     values = (pair for run in runs for entry in run.entries for pair in entry.values.items())
     return sorted({name for name, value in values if value and name.startswith("reward/")})
 
@@ -229,7 +229,7 @@ def thin_track(track: Track, num_buckets: int = _NUM_BUCKETS) -> Track:
 
 
 def align_tracks(tracks: Sequence[Track]) -> tuple[AnyArray, AnyArray]:
-    """The tracks at common places of the axis, from where all have begun to where the first one ends."""
+    """Values of all tracks at the same places of the axis, over the range that all of them cover."""
     same = all(np.array_equal(track.x, tracks[0].x) for track in tracks)
     if same and len(tracks[0].x) <= 2 * _NUM_BUCKETS:
         return tracks[0].x, np.stack([track.y for track in tracks])

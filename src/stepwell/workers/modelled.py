@@ -159,7 +159,7 @@ class ModelledGenerator(_ModelledWorker):
                 pass
 
     async def forget(self) -> None:
-        """There is no cache."""
+        """Do nothing: there is no cache."""
 
 
 async def pause_for(seconds: float) -> None:

@@ -64,7 +64,7 @@ class _Line:
     timer: asyncio.TimerHandle | None = None
 
     def move_clock(self, now: float) -> None:
-        """Let its clock run to this time, at the speed until now."""
+        """Advance its clock to this time, at its present speed."""
         self.clock_s += (now - self.since_s) * self.speed
         self.since_s = now
 

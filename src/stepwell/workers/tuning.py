@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from stepwell.workers.request_queue import RequestQueue
@@ -236,14 +236,12 @@ async def tune_queue(
     *,
     window_turns: float = 6.0,
     poll_s: float = 0.05,
-    report: Callable[[Tuner], None] | None = None,
 ) -> None:
     """Tune until cancelled. A window is `window_turns` turns of every environment, after a half to settle in.
 
     Only time in which episodes run counts, so that a trainer that holds everything up does not.
     """
     while True:
-        was = tuner.best
         settings = tuner.choose_settings()
         queue.change_settings(settings.max_batch, settings.max_wait_ms, settings.shard)
         await _watch_turns(driver, 0.5 * driver.num_places, poll_s, tuner, patience=2.0)
@@ -263,8 +261,6 @@ async def tune_queue(
                 1000.0 * busy * seconds * tuner.num_generators / num_batches,
             )
         )
-        if report is not None and tuner.best != was:
-            report(tuner)
 
 
 async def _watch_turns(

@@ -25,7 +25,7 @@ class CourierOptions(Settings):
     door_words: Literal["moves", "compass"] = Field(
         "moves",
         description="how the way to the door is given. moves: like the way to the parcel (`2 down 1 left`); "
-        "compass: `2 south 1 west`, so that who can fetch the parcel cannot find the door yet",
+        "compass: `2 south 1 west`; then fetching the parcel does not teach the way to the door",
     )
     tile_size: int = Field(32, ge=8, le=256, description="pixels per block of an image")
 

@@ -50,7 +50,6 @@ from stepwell.core import (
     StateForm,
     Task,
 )
-from stepwell.core.renamed import adopt_old_members, renamed_members
 from stepwell.envs.base import choose_task
 from stepwell.envs.robots.packages import import_simulator
 from stepwell.envs.tiles import Image
@@ -125,7 +124,6 @@ class ChunkResult:
     success: bool = False
 
 
-@renamed_members(world="description", picture="image")
 class RobotEnv(ABC):
     """An environment that a robot policy acts in, one task at a time."""
 
@@ -142,10 +140,6 @@ class RobotEnv(ABC):
     has_oracle: bool = True
     oracle_share: float = 0.9  # share of tasks that the oracle is known to solve
     num_checked: ClassVar[int] = 10  # tasks that `stepwell envs check` plays
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        adopt_old_members(cls, {"world": "description", "picture": "image"})
 
     def __init__(self, options: Settings | None = None) -> None:
         self.options: Any = self.Options() if options is None else options

@@ -5,10 +5,9 @@ Names are imported on first use, so that importing this package does not load to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepwell.core.lazy import lazy_names
-from stepwell.core.renamed import renamed_names
 
 if TYPE_CHECKING:
     from stepwell.policies.vla.lerobot import LeRobotSampler
@@ -17,11 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LeRobotSampler", "VLAModel", "VLAPolicy", "VLAShape"]
 
-_lazy = lazy_names(
+__getattr__ = lazy_names(
     __name__, {"LeRobotSampler": "lerobot", "VLAModel": "model", "VLAPolicy": "policy", "VLAShape": "model"}
 )
-_renamed = renamed_names(__name__, {"Shape": "VLAShape"})
-
-
-def __getattr__(name: str) -> Any:
-    return _renamed(name) if name == "Shape" else _lazy(name)

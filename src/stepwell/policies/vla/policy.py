@@ -43,7 +43,6 @@ from stepwell.core import (
     State,
     Step,
 )
-from stepwell.core.renamed import renamed_members
 from stepwell.core.text import take_first_line
 from stepwell.core.weight_parts import WeightParts
 from stepwell.packing import ArrayMicrobatch, Outputs, PackedArrays, pack_arrays
@@ -67,7 +66,6 @@ _FILES = {
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 
 
-@renamed_members(fresh="from_shape")
 class VLAPolicy(PolicyWeights, StepScorer[PackedArrays]):
     """A robot policy with optional critic and reference."""
 

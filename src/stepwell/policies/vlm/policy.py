@@ -21,7 +21,6 @@ from typing import Any
 
 from stepwell.config import PolicyConfig
 from stepwell.core import ImageStore
-from stepwell.core.renamed import renamed_arguments, renamed_members
 from stepwell.packing import Microbatch, Packed
 from stepwell.policies import directory, lora
 from stepwell.policies.causal_lm import CausalLMPolicy
@@ -32,7 +31,6 @@ from stepwell.policies.vlm.vision import find_decoder
 from stepwell.rendering.vision import ImageFormat, load_image_format
 
 
-@renamed_members(pictures="image_store")
 class VLMPolicy(CausalLMPolicy):
     """A vision-language policy.
 
@@ -45,7 +43,6 @@ class VLMPolicy(CausalLMPolicy):
     _open_model = staticmethod(directory.open_vision_language)
 
     @classmethod
-    @renamed_arguments(pictures="image_store")
     def from_pretrained(
         cls, name_or_path: str | Path, *, image_store: ImageStore | None = None, **options: Any
     ) -> VLMPolicy:
@@ -66,7 +63,6 @@ class VLMPolicy(CausalLMPolicy):
         return policy
 
     @classmethod
-    @renamed_arguments(pictures="image_store")
     def from_config(cls, config: PolicyConfig, image_store: ImageStore | None = None) -> VLMPolicy:
         """Build the policy from its settings."""
         policy = super().from_config(config)

@@ -99,7 +99,7 @@ class MentionMatcher:
         self.labelled = [key for key in self.claims if key[1] is not None]
 
     def find_meaning(self) -> Meaning:
-        """The thing of every key; None if there is none left for it."""
+        """The thing that each key means; None for a key if no thing is left."""
         alone: Meaning = {key: (key[0], 0) for key in self.claims if key[1] is None and not key[2]}
         in_order = {**alone, **self._match_in_order()}
         if self._count_wrong(self.labelled, in_order):

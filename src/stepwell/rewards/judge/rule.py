@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from stepwell.core.env_description import StateForm
-from stepwell.core.renamed import renamed_arguments
 from stepwell.core.state_vocabulary import StateVocabulary
 from stepwell.rewards.judge.claims import Claim, PlaceClaim, parse_claims
 from stepwell.rewards.judge.fields import judge_dictionary, judge_grid
@@ -55,7 +54,6 @@ class RuleJudge:
         self._remembered = lru_cache(maxsize=8192)(self._judge_text)  # agents repeat themselves often
         self._claims = lru_cache(maxsize=8192)(self._read_claims)  # also about other states
 
-    @renamed_arguments(said="text")
     def judge(self, form: StateForm, text: str, truth: Mapping[StateForm, str]) -> Verdict:
         """How well `text`, written in `form`, describes the state `truth` (from `Env.state()`).
 

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepwell.core.renamed import renamed_members
-
 ERROR_FACTOR = 0.5
 THRESHOLD = 0.7
 
 
-@renamed_members(num_told="num_described")
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`num_right` and `num_wrong` count claims, `num_described` and `num_facts` true relations."""

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from stepwell.core.errors import InputError
-from stepwell.core.renamed import resolve_moved_names
 
 Floats = npt.NDArray[np.float64]
 LONGEST = 60.0  # log-odds beyond it are as certain as a float can say
@@ -45,14 +44,3 @@ class Calibration:
 def compute_probability(odds: Floats) -> Floats:
     """The probability that log-odds stand for."""
     return 1.0 / (1.0 + np.exp(-np.clip(odds, -LONGEST, LONGEST)))
-
-
-__getattr__ = resolve_moved_names(
-    __name__,
-    {
-        "fit_calibration": "calibration_fit",
-        "list_reliability": "measures",
-        "measure_brier": "measures",
-        "measure_calibration_error": "measures",
-    },
-)

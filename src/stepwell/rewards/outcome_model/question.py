@@ -144,7 +144,7 @@ def _cut_text(text: str, room: int, count: CountTokens) -> str:
 
 
 def _cut_middle(text: str, room: int, count: CountTokens) -> str:
-    """A text whose last action alone is too long: its end is dropped, the question at the end stays."""
+    """Shorten a text whose last action alone is too long: cut the action's end, keep the question."""
     if count(text) <= room:
         return text
     return f"{_cut_text(text, room - count(_ASK) - 4, count)}\n{_ASK}"

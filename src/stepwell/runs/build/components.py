@@ -43,7 +43,7 @@ class Components(RunResources):
 
     @cached_property
     def backend(self) -> Backend:
-        """A robot's or a language agent's, as the environment is one."""
+        """The backend of a robot or of a language agent, depending on the environment."""
         if self.has_env and find_env_type(self.config.env.name).is_robot:
             from stepwell.runs.build.robot_backend import RobotBackend  # a plan imports only what it needs
 
@@ -97,7 +97,7 @@ class Components(RunResources):
         )
 
     def _find_launcher(self) -> RankLauncher | None:
-        """Ranks that Ray, torchrun or a launcher that sets its variables starts; None: child processes."""
+        """The launcher of ranks that Ray, torchrun or a similar program starts; None: child processes."""
         if self.rank_launcher is not None:
             return self.rank_launcher
         from stepwell.training.rank_join import JoinLauncher, Rendezvous  # imports torch

@@ -30,7 +30,7 @@ class WeightSource(Protocol):
         """What an engine loads."""
 
     def weight_parts(self) -> WeightParts:
-        """The same as parts."""
+        """The same weights, in parts."""
 
 
 class EpisodeRunner(Protocol):

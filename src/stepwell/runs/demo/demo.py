@@ -39,7 +39,7 @@ def run_demo(seed: int = 0, folder: Path = Path("runs"), overrides: tuple[str, .
     config = load_config("demo", [f"seed={seed}", f"folder={folder}", *overrides])
     run = make_run_folder(config)
     config = config.model_copy(update={"name": run.name})
-    print("training, whose time left is told, then the comparison with simpler ways to play", flush=True)
+    print("training (the time left is shown), then a comparison with simpler ways to play", flush=True)
     train(config)
     raise_if_interrupted(run)
     with hold_run_folder(run):

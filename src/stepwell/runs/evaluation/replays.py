@@ -76,7 +76,7 @@ def save_first_replays(
 def make_replays(
     components: Components, trajectories: Sequence[Trajectory], stage: Stage, note: Callable[[str], None]
 ) -> list[Replay]:
-    """One replay per trajectory that has steps and can be played again; `note` is told of the others."""
+    """One replay per trajectory that has steps and can be played again; `note` gets a line about others."""
     kept = [trajectory for trajectory in trajectories if trajectory.steps]
     if not kept:
         return []

@@ -1,4 +1,4 @@
-"""A robot's episode as images, action by action: what it did is done again in the simulator.
+"""A robot's episode as images, action by action: its actions are repeated in the simulator.
 
     trajectory ─► child process: reset to its task and seed ─► act ─► render ─► act ─► … ─► images
 

@@ -58,7 +58,7 @@ def list_differences(
 
 
 def list_idle_settings(config: RunConfig) -> Iterator[str]:
-    """Sentences about settings that cannot act beside the others; plans have them too."""
+    """Sentences about settings that have no effect because of other settings. Plans print them too."""
     if config.train.guard.max_kl is not None and _has_one_step(config):
         yield IDLE_GUARD
     kind, devices = config.policy.gradient_checkpointing, config.workers.trainers.devices
@@ -67,7 +67,7 @@ def list_idle_settings(config: RunConfig) -> Iterator[str]:
 
 
 def _has_constant_ratios(config: RunConfig, recipe: Recipe) -> bool:
-    """Whether the policy that learns is always the one it is compared with, though the loss looks at ratios.
+    """Whether every ratio is 1, because the policy is compared with itself, though the loss uses ratios.
 
     Old samples are compared with the weights at the start of the update, so they change nothing here. Those
     of a pool are compared with whoever sampled them.

@@ -52,7 +52,7 @@ class LoopState:
         return self.evaluated_at == self.update
 
     def forget_best(self) -> None:
-        """Success is measured differently from here on: the next evaluation is the best so far."""
+        """Forget the best evaluation, because success is measured differently from now on."""
         self.best, self.num_since_best, self.best_update, self.best_values = -1.0, 0, None, None
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,13 +81,13 @@ class LoopState:
         return is_best
 
     def limit_reached(self, train: TrainConfig, time_s: float) -> str | None:
-        """What ends the run, in words (none are needed once all updates are made); None: it continues."""
+        """The limit that ends the run, as text (empty after the last update); None: it continues."""
         if self.update >= train.num_updates:
             return ""
         if train.max_env_steps is not None and self.env_steps >= train.max_env_steps:
             return f"train.max_env_steps ({train.max_env_steps}) reached: {self.env_steps}"
         if train.max_seconds is not None and time_s - self.warm_start_s >= train.max_seconds:
-            return f"train.max_seconds ({train.max_seconds:g}) over: {self.update} updates"
+            return f"train.max_seconds ({train.max_seconds:g}) reached after {self.update} updates"
         if 0 < train.max_silent_updates <= self.num_silent:
             return f"almost no actions in {self.num_silent} updates (train.max_silent_updates)"
         return None

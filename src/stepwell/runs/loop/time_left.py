@@ -39,7 +39,7 @@ def _make_recent() -> deque[float]:
 
 @dataclass(slots=True)
 class TimeLeft:
-    """Estimates what is left of a run of `config`, from the parts that it is told of."""
+    """Estimates what is left of a run of `config`, from the durations that are reported to it."""
 
     config: RunConfig
     warm_updates_left: float | None = None  # None: not in the warm start

@@ -138,9 +138,9 @@ class WarmStart:
         form = f"{values['format_share']:.2f} of replies in form, " if "format_share" in values else ""
         if "grounding_share" in values:
             form += f"descriptions {values['grounding_share']:.2f} right, "
-        ending = "enough" if is_enough else f"goal: {describe_goal(warm)}"
+        goal = f"goal: {describe_goal(warm)}" if number == warm.check_every else "not enough yet"
         self.monitor.note(
             f"warm start: update {number} of at most {total}, {form}{values['success']:.2f} of tasks solved "
-            f"({ending})"
+            f"({'enough' if is_enough else goal})"
         )
         return is_enough

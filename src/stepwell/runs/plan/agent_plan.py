@@ -52,8 +52,8 @@ class AgentPlan(BasePlan):
         yield TITLE
         yield format_line(
             "agent",
-            f"{config.title}, {format_count(own.concurrency, 'episode')} at once in each of "
-            f"{format_count(own.num_processes, 'process')}; "
+            f"{config.title}, {format_count(own.concurrency, 'episode')} at once in "
+            f"{'each of ' if own.num_processes > 1 else ''}{format_count(own.num_processes, 'process')}; "
             f"an episode ends within {config.train.episode_timeout_s or DEFAULT_TIMEOUT_S:g} s "
             "(train.episode_timeout_s)",
         )

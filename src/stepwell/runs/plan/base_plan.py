@@ -102,7 +102,7 @@ class BasePlan:
             "optimizer",
             f"{optimizer.kind} at {optimizer.learning_rate:g}, {train.schedule} after "
             f"{format_count(train.warmup_updates, 'update')} of warm-up; "
-            f"gradients up to {optimizer.grad_clip:g}",
+            f"gradients clipped at {optimizer.grad_clip:g}",
         )
 
     def describe_minibatches(self, most: str = "") -> str:
