@@ -72,7 +72,7 @@ def encode(frame: Frame, *, is_checked: bool = False) -> tuple[list[Buffer], int
         size += num_bytes + gap
     digest = _compute_crc(payload) if payload and is_checked else 0
     text = _write_text(frame, _write_json(described))
-    start = _enclose(text, size, _CHECKED if is_checked else _PLAIN, digest)
+    start = _write_start(text, size, _CHECKED if is_checked else _PLAIN, digest)
     return [start, *payload], len(start) + size
 
 
@@ -84,7 +84,7 @@ def _write_text(frame: Frame, arrays: str) -> bytes:
     return f'{{"op":{quote(frame.op)},"header":{header},"arrays":{arrays}}}'.encode()
 
 
-def _enclose(text: bytes, size: int, begin: bytes, digest: int) -> bytes:
+def _write_start(text: bytes, size: int, begin: bytes, digest: int) -> bytes:
     """What comes before the arrays."""
     num_bytes = len(text)
     filled = text + _ZEROS[: -(_HEAD_SIZE + num_bytes) % ALIGNMENT]
@@ -113,14 +113,14 @@ def decode_text(text: Buffer, arrays: Sequence[AnyArray]) -> Frame:
 def to_bytes(frame: Frame) -> bytes:
     """The frame as bytes with a checked payload, for a network."""
     if not frame.arrays:
-        return _enclose(_write_text(frame, "[]"), 0, _CHECKED, 0)
+        return _write_start(_write_text(frame, "[]"), 0, _CHECKED, 0)
     parts, _ = encode(frame, is_checked=True)
     return b"".join(parts)
 
 
-def enclose_header(op: str, header: str) -> bytes:
+def write_text_frame(op: str, header: str) -> bytes:
     """The bytes of a frame without arrays whose header was written already, as JSON in ASCII."""
-    return _enclose(f'{{"op":"{op}","header":{header},"arrays":[]}}'.encode(), 0, _CHECKED, 0)
+    return _write_start(f'{{"op":"{op}","header":{header},"arrays":[]}}'.encode(), 0, _CHECKED, 0)
 
 
 def measure_frame(start: Buffer) -> int | None:

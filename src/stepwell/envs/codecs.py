@@ -39,7 +39,7 @@ from stepwell.core import (
     errors,
 )
 from stepwell.core.arrays import AnyArray
-from stepwell.core.frames import enclose_header, is_json
+from stepwell.core.frames import is_json, write_text_frame
 from stepwell.core.json_text import quote
 from stepwell.envs.frame_values import (
     PLAIN_TYPES,
@@ -110,7 +110,7 @@ def write_turn_call(session: str, number: int, names: Sequence[str], with_state:
     except TypeError as error:
         raise EncodingError(f"{names!r:.200} should be names") from error
     state = "true" if with_state else "false"
-    return enclose_header("turn", f'{{"turn":[{quote(session)},{number},[{words}],{state}]}}')
+    return write_text_frame("turn", f'{{"turn":[{quote(session)},{number},[{words}],{state}]}}')
 
 
 def read_turn_call(header: Header) -> tuple[str, int, list[str], bool]:

@@ -192,10 +192,10 @@ def test_a_turn_asked_for_in_few_values_is_that_of_a_step(url: str, observation:
     step = {**header, "sessions": [one], "turns": [1], "with_state": True, "plain": True}
     stepped = server.call("step", step)
     for _ in range(2):  # the second time it is the reply to the first that is given again
-        turned = server.exchange(wire.write_turn_call(other, 1, ["Up"], True))
+        turned = server.send_frame(wire.write_turn_call(other, 1, ["Up"], True))
         assert (turned.op, turned.header) == (stepped.op, stepped.header)
         assert [a.tobytes() for a in turned.arrays] == [a.tobytes() for a in stepped.arrays]
-    late = server.exchange(wire.write_turn_call(other, 7, ["Up"], False))
+    late = server.send_frame(wire.write_turn_call(other, 7, ["Up"], False))
     assert "at turn 1" in str(wire.unpack_turns(late.header, late.arrays)[0].error)
     server.call("close", {"sessions": [one, other]})
 

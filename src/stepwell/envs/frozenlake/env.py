@@ -108,8 +108,8 @@ class FrozenLake(Env):
         content: dict[str, Any] = task.content
         if content.get("is_slippery", False) != self.options.is_slippery:
             raise InputError(f"task {task.id} and env.options.is_slippery disagree about slippery ice")
-        (row, column), goal = content["start"], content["goal"]
-        self.lake, self._away, self._board = _open_lake(tuple(content["board"]), row, column, *goal)
+        rows, (row, column), goal = tuple(content["board"]), content["start"], content["goal"]
+        self.lake, self._away, self._board = _open_lake(rows, row, column, *goal)
         self.place = self.lake.start
         self._num_left = self.options.max_actions
         self._slip = random.Random(seed).choice if self.options.is_slippery else None

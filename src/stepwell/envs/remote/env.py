@@ -131,7 +131,7 @@ class RemoteSession:
     def _play_turn(self, actions: Any) -> wire.Frame:
         number, server = self._num_turns + 1, self._server
         if self._takes_turns and server is not None and isinstance(actions, tuple) and IMAGES == "raw":
-            return server.exchange(wire.write_turn_call(self._id, number, actions, self._wants_state))
+            return server.send_frame(wire.write_turn_call(self._id, number, actions, self._wants_state))
         header, arrays = wire.pack_actions([actions])
         return self._call_server("step", {**header, "turns": [number]}, arrays)
 

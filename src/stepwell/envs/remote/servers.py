@@ -108,9 +108,9 @@ class Server:
         self, op: str, header: dict[str, Any], arrays: Sequence[AnyArray] = (), *, tries: int = 2
     ) -> Frame:
         """The server's answer. A broken connection is retried, up to `tries` attempts in total."""
-        return self.exchange(wire.to_bytes(Frame(op, header, arrays)), tries)
+        return self.send_frame(wire.to_bytes(Frame(op, header, arrays)), tries)
 
-    def exchange(self, body: bytes, tries: int = 2) -> Frame:
+    def send_frame(self, body: bytes, tries: int = 2) -> Frame:
         """As `call`, with the bytes of the frame."""
         if self._is_frozen:
             if time.monotonic() < self.down_until_s:
