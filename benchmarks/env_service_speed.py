@@ -21,38 +21,58 @@ OpenEnv is played where `--openenv-python` names an interpreter that has openenv
     python benchmarks/env_service_speed.py --openenv-python openenv/bin/python
     python benchmarks/env_service_speed.py --seconds 0.2 --rounds 3 --no-write      # a try
 
-With `--before TREE`, a checkout of an earlier commit, only bare frames are played: at both versions in turns,
-each with a client and a server of its own. The result is kept beside the others as `beside_before`.
+Both sides reset to tasks that were made before. Server and caller share the machine; the server is a process
+of its own. Of the result file only what was measured is replaced:
 
-Server and caller share the machine; the server is a process of its own.
+    --before TREE     bare frames at an earlier commit, of which TREE is a checkout, and now, in turns
+    --instructions    a turn's instructions in user space, of caller and server: bare frames and OpenEnv,
+                      with --before bare frames of TREE as well. `valgrind` counts them: the difference of
+                      two runs of different length, divided by their turns. What the kernel does is not
+                      counted. Under valgrind a turn takes fifty times as long, so the limit that tells quick
+                      turns from slow ones is raised.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import base64
 import json
 import os
 import platform
 import random
-import socket
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+from openenv_server import (
+    BATCH,
+    CHILDREN,
+    NUM_TASKS,
+    SHOWN,
+    Played,
+    play_openenv,
+    play_openenv_batch,
+    read_cpu_s,
+    start_openenv,
+)
+
 HERE = Path(__file__).resolve()
 RESULT = HERE.parent / "results" / "env_service_speed.json"
-BATCH = 16
-CHILDREN: list[int] = []  # the servers' processes
-Played = tuple[int, int, float]  # turns, bytes, seconds of processor time
-SHOWN = {"text": {"observation": "text"}, "image": {"observation": "image"}}
+VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
+SERVE = """
+import sys
+from stepwell.cli.main import main
+from stepwell.services.envs import sessions
+sessions._QUICK_S *= float(sys.argv.pop(1))
+sys.exit(main())
+"""
 
 
 def main() -> None:
@@ -62,11 +82,14 @@ def main() -> None:
     parser.add_argument("--openenv-python", metavar="FILE", help="an interpreter that has openenv-core")
     parser.add_argument("--no-write", action="store_true")
     parser.add_argument("--before", metavar="TREE", help="a checkout of an earlier commit to compare with")
+    parser.add_argument("--instructions", action="store_true", help="count those of a turn")
     parser.add_argument("--play-frames", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--openenv-server", nargs=2, metavar=("PORT", "SHOWN"), help=argparse.SUPPRESS)
+    parser.add_argument("--play-counted", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.openenv_server:
-        serve_openenv(int(args.openenv_server[0]), args.openenv_server[1])
+    if args.play_counted:
+        way, where, most = args.play_counted
+        play = play_openenv if way == "OpenEnv" else play_frames
+        print(play(where, 3600, int(most))[0])
         return
     if args.play_frames:
         with serve_ours() as url:
@@ -75,7 +98,11 @@ def main() -> None:
         return
     machine = {"machine": platform.processor() or platform.machine(), "num_cpus": os.cpu_count()}
     machine["python"] = platform.python_version()
-    if args.before:
+    if args.instructions:
+        counts = count_instructions(args.openenv_python, args.before)
+        found = {"instructions": {**machine, **counts}}
+        print(json.dumps(found, indent=2))
+    elif args.before:
         found = {"beside_before": {**machine, **compare_versions(args.before, args.seconds, args.rounds)}}
         print(json.dumps(found, indent=2))
     else:
@@ -103,15 +130,52 @@ def compare_versions(tree: str, seconds: float, num_rounds: int) -> dict[str, An
     result: dict[str, Any] = {"rounds": num_rounds, "seconds": seconds, "load_at_end": os.getloadavg()[0]}
     result["cpu_times_before"] = round(statistics.median(ratios), 3)
     for name, where in trees.items():
-        git = ["git", "-C", str(where), "rev-parse", "--short", "HEAD"]
         cpu_us = [round(1e6 * cpu_s / turns) for turns, _, cpu_s in played[name]]
         result[name] = {
-            "commit": subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip(),
+            "commit": read_commit(where),
             "cpu_us_per_turn": statistics.median(cpu_us),
             "turns_per_s": statistics.median(round(turns / seconds) for turns, _, _ in played[name]),
             "cpu_us_of_rounds": cpu_us,
         }
     return result
+
+
+def count_instructions(openenv_python: str | None, before: str | None) -> dict[str, Any]:
+    """Of a turn by each way: of the caller and of the server."""
+    trees = {"frames": HERE.parent.parent, "OpenEnv": HERE.parent.parent, "frames before": Path(before or "")}
+    ways = ["frames"] + ["OpenEnv"] * (openenv_python is not None) + ["frames before"] * (before is not None)
+    found: dict[str, dict[str, Any]] = {}
+    for way in ways:
+        few, many = (play_counted(way, most, openenv_python, trees[way]) for most in (100, 500))
+        turns = many[0] - few[0]
+        caller, server = (round((many[i] - few[i]) / turns) for i in (1, 2))
+        found[way] = {"caller": caller, "server": server, "both": caller + server}
+    if before is not None:
+        found["frames before"]["commit"] = read_commit(Path(before))
+    return found
+
+
+def read_commit(tree: Path) -> str:
+    git = ["git", "-C", str(tree), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def play_counted(way: str, most: int, openenv_python: str | None, tree: Path) -> tuple[int, int, int]:
+    """Turns, and the instructions of the caller and of the server from their start to their end."""
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder) / name for name in ("caller", "server")]
+        caller, server = ((*VALGRIND, f"--log-file={log}") for log in logs)
+        os.environ |= {"PYTHONPATH": str(tree / "src"), "PYTHONHASHSEED": "0"}
+        if way == "OpenEnv":
+            assert openenv_python is not None
+            started: Any = start_openenv(openenv_python, "text", server)
+        else:
+            started = serve_ours(server)
+        with started as where:
+            command = [*caller, sys.executable, str(HERE), "--play-counted", way, str(where), str(most)]
+            turns = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        counts = [re.findall(r"I +refs: +([\d,]+)", log.read_text())[-1] for log in logs]
+    return (turns, *(int(count.replace(",", "")) for count in counts))  # type: ignore[return-value]
 
 
 def measure(seconds: float, num_rounds: int, openenv_python: str | None) -> list[dict[str, Any]]:
@@ -146,26 +210,18 @@ def list_ways(url: str, shown: str, seconds: float) -> dict[str, Callable[[], Pl
 
 
 @contextmanager
-def serve_ours() -> Iterator[str]:
+def serve_ours(counter: Sequence[str] = ()) -> Iterator[str]:
     """The address of our service, in a process of its own."""
-    command = [sys.executable, "-m", "stepwell", "serve", "envs", "--env", "frozenlake", "--port", "0"]
+    program = ["-c", SERVE, "100"] if counter else ["-m", "stepwell"]
+    command = [*counter, sys.executable, *program, "serve", "envs", "--env", "frozenlake", "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     CHILDREN.append(server.pid)
     try:
         yield server.stdout.readline().removeprefix("listening on ").strip()
     finally:
-        server.kill()
+        server.terminate()
         server.wait()
-
-
-def read_cpu_s() -> float:
-    """Processor time so far, of this process and the servers."""
-    total = time.process_time()
-    for pid in CHILDREN:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
 
 
 def make_row(shown: str, name: str, rounds: list[dict[str, Played]], seconds: float) -> dict[str, Any]:
@@ -184,13 +240,19 @@ def make_row(shown: str, name: str, rounds: list[dict[str, Played]], seconds: fl
     return row
 
 
-def play_env(name: str, shown: str, seconds: float, *, has_frames: bool = True) -> Played:
+def play_frames(url: str, seconds: float, most: int) -> Played:
+    return play_env(f"remote:{url}#frozenlake", "text", seconds, most=most)
+
+
+def play_env(
+    name: str, shown: str, seconds: float, *, has_frames: bool = True, most: int = sys.maxsize
+) -> Played:
     """Turns that one environment plays in the time, and the bytes that took."""
     from stepwell.envs import make_env
 
     env, rng = make_env(name, SHOWN[shown]), random.Random(0)
     names = env.description.actions.names
-    tasks = [env.make_task(env.options, seed) for seed in range(50)]
+    tasks = [env.make_task(env.options, seed) for seed in range(NUM_TASKS)]
     servers = getattr(env, "servers", None)
     for server in servers.all if servers is not None else ():
         server.close()  # the connections of another way
@@ -202,8 +264,8 @@ def play_env(name: str, shown: str, seconds: float, *, has_frames: bool = True) 
     env.reset(options={"task": tasks[0]})  # the connection is there before the clock runs
     cpu_s = read_cpu_s()
     turns, num_bytes, until = 0, 0, time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        env.reset(options={"task": tasks[turns % 50]})
+    while time.perf_counter() < until and turns < most:
+        env.reset(options={"task": tasks[turns % NUM_TASKS]})
         is_over, before = False, moved()
         while not is_over:
             _, _, terminated, truncated, _ = env.step((rng.choice(names),))
@@ -223,15 +285,17 @@ def play_batch(url: str, shown: str, seconds: float, images: str) -> Played:
     server, rng = Server(url), random.Random(0)
     made = server.call("create", {"env": "frozenlake", "options": SHOWN[shown], "count": BATCH})
     ids, names = made.header["sessions"], ("Up", "Down", "Left", "Right")
-    turns, num_bytes, seed = 0, 0, 0
+    asked = {"env": "frozenlake", "options": SHOWN[shown], "seeds": list(range(NUM_TASKS))}
+    tasks = server.call("tasks", asked).header["tasks"]
+    turns, num_bytes, number = 0, 0, 0
     waiting = list(ids)
     cpu_s = read_cpu_s()
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         if waiting:
-            seeds = list(range(seed, seed + len(waiting)))
-            seed += len(waiting)
-            server.call("reset", {"sessions": waiting, "seeds": seeds, "images": images})
+            begun = [tasks[(number + i) % NUM_TASKS] for i in range(len(waiting))]
+            number += len(waiting)
+            server.call("reset", {"sessions": waiting, "tasks": begun, "images": images})
         header, arrays = wire.pack_actions([(rng.choice(names),) for _ in ids])
         before = server.num_sent + server.num_received
         frame = server.call("step", {**header, "sessions": ids, "images": images}, arrays)
@@ -243,149 +307,6 @@ def play_batch(url: str, shown: str, seconds: float, images: str) -> Played:
     server.call("close", {"sessions": ids})
     server.close()
     return turns, num_bytes, cpu_s
-
-
-@contextmanager
-def start_openenv(python: str, shown: str) -> Iterator[int]:
-    """The port of OpenEnv's server, in a process of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    paths = {"PYTHONPATH": str(HERE.parent.parent / "src")}
-    command = [python, str(HERE), "--openenv-server", str(port), shown]
-    process = subprocess.Popen(command, env={**os.environ, **paths}, stderr=subprocess.DEVNULL)
-    CHILDREN.append(process.pid)
-    try:
-        until = time.monotonic() + 120
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
-                break
-            except OSError:
-                if time.monotonic() > until or process.poll() is not None:
-                    raise SystemExit("OpenEnv's server did not start") from None
-                time.sleep(0.2)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
-
-
-def play_openenv_batch(port: int, seconds: float) -> Played:
-    """The same with many sessions that are played at the same time, each on its own connection."""
-    from websockets.asyncio.client import connect
-
-    async def play_one(number: int, until: float) -> tuple[int, int]:
-        rng, turns, num_bytes = random.Random(number), 0, 0
-        address = f"ws://127.0.0.1:{port}/ws"
-        async with connect(address, proxy=None, max_size=None, compression=None) as ws:
-            is_over = True
-            while time.perf_counter() < until:
-                if is_over:
-                    await ws.send(json.dumps({"type": "reset", "data": {"seed": turns % 50}}))
-                    await ws.recv()
-                asked = json.dumps(
-                    {"type": "step", "data": {"actions": [rng.choice(("Up", "Down", "Left", "Right"))]}}
-                )
-                await ws.send(asked)
-                answer = await ws.recv()
-                data = json.loads(answer)["data"]
-                if data["observation"]["image"]:
-                    opened_png(data["observation"]["image"])
-                is_over = data["done"]
-                turns += 1
-                num_bytes += len(asked) + len(answer)
-            await ws.send(json.dumps({"type": "close"}))
-        return turns, num_bytes
-
-    async def play_all() -> tuple[int, int]:
-        until = time.perf_counter() + seconds
-        played = await asyncio.gather(*(play_one(number, until) for number in range(BATCH)))
-        return sum(turns for turns, _ in played), sum(size for _, size in played)
-
-    cpu_s = read_cpu_s()
-    return *asyncio.run(play_all()), read_cpu_s() - cpu_s
-
-
-def play_openenv(port: int, seconds: float) -> Played:
-    """OpenEnv's messages by hand, which is the least that a caller of it can do."""
-    from websockets.sync.client import connect
-
-    rng, names = random.Random(0), ("Up", "Down", "Left", "Right")
-    turns, num_bytes = 0, 0
-    cpu_s = read_cpu_s()
-    with connect(f"ws://127.0.0.1:{port}/ws", proxy=None, max_size=None, compression=None) as ws:
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            ws.send(json.dumps({"type": "reset", "data": {"seed": turns % 50}}))
-            ws.recv()
-            is_over = False
-            while not is_over:
-                asked = json.dumps({"type": "step", "data": {"actions": [rng.choice(names)]}})
-                ws.send(asked)
-                answer = ws.recv()
-                data = json.loads(answer)["data"]
-                if data["observation"]["image"]:
-                    opened_png(data["observation"]["image"])
-                is_over = data["done"]
-                turns += 1
-                num_bytes += len(asked) + len(answer)
-        ws.send(json.dumps({"type": "close"}))
-    return turns, num_bytes, read_cpu_s() - cpu_s
-
-
-def opened_png(text: str) -> Any:
-    import io
-
-    import numpy as np
-    from PIL import Image
-
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
-
-
-def serve_openenv(port: int, shown: str) -> None:
-    """Our FrozenLake behind OpenEnv's server; run by an interpreter that has openenv-core."""
-    import uvicorn
-    from openenv.core.env_server.http_server import create_app
-    from openenv.core.env_server.interfaces import Environment
-    from openenv.core.env_server.types import Action, Observation, State
-
-    from stepwell.envs.frozenlake.env import FrozenLake
-    from stepwell.envs.frozenlake.options import FrozenLakeOptions
-    from stepwell.envs.remote.wire import encode_png
-
-    class Moves(Action):
-        actions: list[str]
-
-    class Seen(Observation):
-        text: str
-        image: str
-        success: bool
-
-    class Lake(Environment):
-        SUPPORTS_CONCURRENT_SESSIONS = True
-
-        def __init__(self) -> None:
-            super().__init__()
-            self._env = FrozenLake(FrozenLakeOptions(**SHOWN[shown]))
-
-        def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Seen:
-            return self._seen(self._env.reset(seed=seed or 0)[0], 0.0, False, False)
-
-        def step(self, action: Moves, timeout_s: float | None = None, **_: Any) -> Seen:
-            observation, reward, terminated, truncated, info = self._env.step(action.actions)
-            return self._seen(observation, reward, terminated or truncated, bool(info["success"]))
-
-        @property
-        def state(self) -> State:
-            return State()
-
-        def _seen(self, observation: Any, reward: float, done: bool, success: bool) -> Seen:
-            image = base64.b64encode(encode_png(observation.images[0])).decode() if observation.images else ""
-            return Seen(text=observation.text, image=image, success=success, reward=reward, done=done)
-
-    app = create_app(Lake, Moves, Seen, env_name="frozenlake", max_concurrent_envs=64)
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 
 def show(rows: list[dict[str, Any]]) -> None:

@@ -44,7 +44,7 @@ def test_an_outside_model_is_measured_and_everything_kept_in_a_folder(
     out = capsys.readouterr().out
     folder = Path("runs/eval-org-outside-1-frozenlake")
     assert out.startswith(
-        "model      org/outside-1\nenv        frozenlake, 4 held-out tasks, 1 attempt(s) each, "
+        "model      org/outside-1\nenv        frozenlake, 4 held-out tasks, 1 attempt each, "
     )
     assert f"report     {folder / 'report.html'}" in out and "format_share 0.000" in out
     page = (folder / "report.html").read_text()

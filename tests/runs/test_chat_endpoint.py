@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -277,6 +278,20 @@ def test_images_are_sent_as_they_are_seen(server: ChatServer, tmp_path: Path) ->
 
 def _shown(trajectory: Any) -> list[Any]:
     return [m for step in trajectory.steps for m in step.info["messages"] if "images" in m]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [("<answer>Up</answer>", r"\d+"), ("I would go up.", "none: no reply named one")],
+)
+def test_the_report_says_how_many_actions_were_carried_out(
+    server: ChatServer, tmp_path: Path, words: str, told: str
+) -> None:
+    server.say = lambda body: {"content": words}
+    evaluation(server, tmp_path).run()
+    page = (tmp_path / "eval" / "report.html").read_text()
+    assert re.search(f"<dt>actions carried out</dt><dd>{told}</dd>", page)
+    assert "environment steps" not in page
 
 
 def test_ctrl_c_keeps_what_is_finished_and_the_rest_is_played_later(

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stepwell.cli.command import add_command, console
+from stepwell.core.text import format_count
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -128,7 +129,7 @@ def run_show(args: argparse.Namespace) -> int:
     out.print(env.description.guide.rstrip(), markup=False)
     observation, _ = env.reset(seed=0)
     out.print("\nthe task of seed 0:")
-    out.print(observation.text or f"{len(observation.images)} image(s)", markup=False)
+    out.print(observation.text or format_count(len(observation.images), "image"), markup=False)
     if env.has_oracle:
         out.print(f"\na shortest solution of it: {', '.join(env.oracle()) or 'none'}", markup=False)
     return 0

@@ -20,21 +20,22 @@ from __future__ import annotations
 import json
 import math
 import struct
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from stepwell.core import EncodingError, InputError
 from stepwell.core.arrays import AnyArray
+from stepwell.core.json_text import make_json_writer, quote
 
 MAGIC, FORMAT = b"SWFR", 2
 ALIGNMENT = 64
-_HEAD = struct.Struct("<4sBBHIQII")
+_HEAD = struct.Struct("<8sIQII")
 _HEAD_SIZE = _HEAD.size
-_IS_CHECKED = 1
+_PLAIN, _CHECKED = (MAGIC + bytes([FORMAT, flags, 0, 0]) for flags in (0, 1))  # how a frame begins
 _DTYPES = {
     name: np.dtype(name)
     for name in ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
@@ -70,15 +71,24 @@ def encode(frame: Frame, *, is_checked: bool = False) -> tuple[list[Buffer], int
             payload.append(_ZEROS[:gap])
         size += num_bytes + gap
     digest = _compute_crc(payload) if payload and is_checked else 0
-    start = _write_start(frame, described, size, _IS_CHECKED * is_checked, digest)
+    text = _write_text(frame, _write_json(described))
+    start = _write_start(text, size, _CHECKED if is_checked else _PLAIN, digest)
     return [start, *payload], len(start) + size
 
 
-def _write_start(frame: Frame, described: list[Any], size: int, flags: int, digest: int) -> bytes:
+def _write_text(frame: Frame, arrays: str) -> bytes:
+    try:
+        header = _write_json(frame.header)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"the header of {frame.op!r} cannot be sent: {error}") from error
+    return f'{{"op":{quote(frame.op)},"header":{header},"arrays":{arrays}}}'.encode()
+
+
+def _write_start(text: bytes, size: int, begin: bytes, digest: int) -> bytes:
     """What comes before the arrays."""
-    text = _encode_json({"op": frame.op, "header": frame.header, "arrays": described})
-    filled = text + _ZEROS[: -(_HEAD_SIZE + len(text)) % ALIGNMENT]
-    return _HEAD.pack(MAGIC, FORMAT, flags, 0, len(text), size, zlib.crc32(filled), digest) + filled
+    num_bytes = len(text)
+    filled = text + _ZEROS[: -(_HEAD_SIZE + num_bytes) % ALIGNMENT]
+    return _HEAD.pack(begin, num_bytes, size, crc32(filled), digest) + filled
 
 
 def encode_text(frame: Frame) -> bytes:
@@ -86,8 +96,7 @@ def encode_text(frame: Frame) -> bytes:
     for array in frame.arrays:
         if array.dtype not in _NAMES:
             raise InputError(f"arrays of dtype {array.dtype} cannot be sent; convert to a number type")
-    described = [[_NAMES[array.dtype], array.shape] for array in frame.arrays]
-    return _encode_json({"op": frame.op, "header": frame.header, "arrays": described})
+    return _write_text(frame, _write_json([[_NAMES[array.dtype], array.shape] for array in frame.arrays]))
 
 
 def decode_text(text: Buffer, arrays: Sequence[AnyArray]) -> Frame:
@@ -104,18 +113,23 @@ def decode_text(text: Buffer, arrays: Sequence[AnyArray]) -> Frame:
 def to_bytes(frame: Frame) -> bytes:
     """The frame as bytes with a checked payload, for a network."""
     if not frame.arrays:
-        return _write_start(frame, [], 0, _IS_CHECKED, 0)
+        return _write_start(_write_text(frame, "[]"), 0, _CHECKED, 0)
     parts, _ = encode(frame, is_checked=True)
     return b"".join(parts)
+
+
+def write_text_frame(op: str, header: str) -> bytes:
+    """The bytes of a frame without arrays whose header was written already, as JSON in ASCII."""
+    return _write_start(f'{{"op":"{op}","header":{header},"arrays":[]}}'.encode(), 0, _CHECKED, 0)
 
 
 def measure_frame(start: Buffer) -> int | None:
     """The size of the frame that begins with these bytes; None if they are fewer than a frame's head."""
     if len(start) < _HEAD_SIZE:
         return None
-    magic, _, _, _, text_size, size, _, _ = _HEAD.unpack_from(start)
-    if magic != MAGIC:
-        raise EncodingError("not a Stepwell frame (wrong first bytes)")
+    begin, text_size, size, _, _ = _HEAD.unpack_from(start)
+    if begin[:4] != MAGIC:
+        raise EncodingError(_explain_beginning(begin))
     end: int = _HEAD_SIZE + text_size
     return end + -end % ALIGNMENT + int(size)
 
@@ -126,22 +140,30 @@ def decode(data: Buffer) -> Frame:
         data = memoryview(data).toreadonly().cast("B")
     if len(data) < _HEAD_SIZE:
         raise EncodingError(f"the frame has {len(data)} bytes, fewer than its head of {_HEAD_SIZE}")
-    magic, version, flags, zero, text_size, size, text_digest, digest = _HEAD.unpack_from(data)
-    if magic != MAGIC:
-        raise EncodingError("not a Stepwell frame (wrong first bytes)")
-    if version != FORMAT:
-        raise EncodingError(f"the frame has format {version}, this Stepwell uses format {FORMAT}")
+    begin, text_size, size, text_digest, digest = _HEAD.unpack_from(data)
+    if begin != _CHECKED and begin != _PLAIN:
+        raise EncodingError(_explain_beginning(begin))
     end = _HEAD_SIZE + text_size
     start = end + -end % ALIGNMENT
-    if flags not in (0, _IS_CHECKED) or zero or start + size != len(data):
+    if start + size != len(data):
         raise EncodingError(f"the frame has {len(data)} bytes, but its head says {start + size}")
-    if zlib.crc32(data[_HEAD_SIZE:start]) != text_digest:
+    if crc32(data[_HEAD_SIZE:start]) != text_digest:
         raise EncodingError("the frame's header is damaged: its digest does not match")
-    payload = memoryview(data)[start:] if size else b""
-    if (zlib.crc32(payload) if flags and size else 0) != digest:
-        raise EncodingError("the frame's arrays are damaged: their digest does not match")
     op, header, specs = _parse_text(data[_HEAD_SIZE:end])
-    return Frame(op, header, _read_arrays(payload, specs) if specs or size else ())
+    if not size and not digest and not specs:
+        return Frame(op, header)
+    payload = memoryview(data)[start:]
+    if (crc32(payload) if begin == _CHECKED and size else 0) != digest:
+        raise EncodingError("the frame's arrays are damaged: their digest does not match")
+    return Frame(op, header, _read_arrays(payload, specs))
+
+
+def _explain_beginning(begin: bytes) -> str:
+    if begin[:4] != MAGIC:
+        return "not a Stepwell frame (wrong first bytes)"
+    if begin[4] != FORMAT:
+        return f"the frame has format {begin[4]}, this Stepwell uses format {FORMAT}"
+    return f"the frame's first bytes end in {begin[5:]!r}, which this Stepwell does not know"
 
 
 def _parse_text(text: Buffer) -> tuple[str, dict[str, Any], list[tuple[np.dtype[Any], tuple[int, ...]]]]:
@@ -205,7 +227,7 @@ def _parse_shape(shape: Any) -> tuple[int, ...]:
 def _compute_crc(parts: Sequence[Buffer]) -> int:
     digest = 0
     for part in parts:
-        digest = zlib.crc32(part, digest)
+        digest = crc32(part, digest)
     return digest
 
 
@@ -217,39 +239,13 @@ def _to_plain(value: Any) -> Any:
 
 
 _read_json = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # what `raw_decode` calls
-# No check for cycles: a header that contains itself ends in a RecursionError
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_to_plain, check_circular=False)
-
-
-def _make_json_writer() -> Callable[[Any, int], Sequence[str]]:
-    """A function that gives what `_ENCODER.encode` joins.
-
-    `encode` builds its C encoder for every value; this builds it once.
-    """
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # an interpreter without the C encoder
-        return lambda value, _: [_ENCODER.encode(value)]
-    quote = json.encoder.encode_basestring_ascii
-    writer: Callable[[Any, int], Sequence[str]] = make(
-        None, _to_plain, quote, None, ":", ",", False, False, True
-    )
-    return writer
-
-
-_write_json = _make_json_writer()
-
-
-def _encode_json(value: Any) -> bytes:
-    try:
-        return "".join(_write_json(value, 0)).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"the header of {value['op']!r} cannot be sent: {error}") from error
+_write_json = make_json_writer(_to_plain)
 
 
 def is_json(value: Any) -> bool:
     """Whether a header can hold the value."""
     try:
-        _ENCODER.encode(value)
+        _write_json(value)
     except (TypeError, ValueError, RecursionError):
         return False
     return True

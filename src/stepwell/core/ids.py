@@ -7,14 +7,14 @@ Splits and deduplication depend on that. A random id says only that two events d
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 from typing import Any
 
 from stepwell.core.errors import InputError
+from stepwell.core.json_text import make_json_writer
 
 HASH_BYTES = 16
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_write_json = make_json_writer(sort_keys=True, allow_nan=False)
 
 
 def make_id(prefix: str) -> str:
@@ -30,8 +30,8 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
 def hash_content(value: Any) -> str:
     """Content hash of a JSON value, independent of the order of its keys."""
     try:
-        text = _ENCODER.encode(value)
-    except (TypeError, ValueError) as error:
+        text = _write_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"content must be JSON values (texts, numbers but no NaN, truth values, lists, dicts): {error}"
         ) from error

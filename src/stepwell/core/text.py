@@ -54,8 +54,10 @@ def clean_texts(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isascii() else replace_half_surrogates(value)
     if isinstance(value, dict):
-        has_texts = not _TEXTLESS.issuperset(map(type, value.values())) or set(map(type, value)) - {str}
-        if not has_texts and "".join(value).isascii():
+        for name, entry in value.items():  # most often there is nothing to clean
+            if type(name) is not str or type(entry) not in _TEXTLESS or not name.isascii():
+                break
+        else:
             return dict(value)
         cleaned = {}
         for name, entry in value.items():

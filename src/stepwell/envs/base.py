@@ -335,10 +335,10 @@ def _describe_kind(kind: type) -> str:
 
 def choose_task(env: Any, seed: int | None, options: Mapping[str, Any] | None) -> Task:
     """The task for a reset of `env`: the given one, or else that of the seed."""
-    unknown = set(options or ()) - {"task"}
-    if unknown:
-        raise InputError(f"reset options know only 'task', got {', '.join(sorted(unknown))}")
-    task: Task | None = (options or {}).get("task")
+    given = options or {}
+    task: Task | None = given.get("task")
+    if len(given) > ("task" in given):
+        raise InputError(f"reset options know only 'task', got {', '.join(sorted(set(given) - {'task'}))}")
     if task is None:
         if seed is None:
             raise InputError("reset needs a seed, or a task as options={'task': task}")

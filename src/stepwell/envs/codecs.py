@@ -39,7 +39,8 @@ from stepwell.core import (
     errors,
 )
 from stepwell.core.arrays import AnyArray
-from stepwell.core.frames import is_json
+from stepwell.core.frames import is_json, write_text_frame
+from stepwell.core.json_text import quote
 from stepwell.envs.frame_values import (
     PLAIN_TYPES,
     ArrayPacker,
@@ -55,7 +56,7 @@ from stepwell.envs.frame_values import (
 from stepwell.envs.turns import Turn
 
 Header = dict[str, Any]
-_PLAIN_TURN = (str, float, bool, bool, dict, dict)
+_TURN_CALL, _PLAIN_TURN = (str, int, list, bool), (str, float, bool, bool, dict, dict)
 _KINDS = {
     name: kind
     for name, kind in vars(errors).items()
@@ -97,6 +98,31 @@ def unpack_actions(header: Header, arrays: Arrays) -> list[Any]:
                 raise EncodingError(f"{name!r} should be a str")
         actions.append(tuple(names))
     return actions
+
+
+def write_turn_call(session: str, number: int, names: Sequence[str], with_state: bool) -> bytes:
+    """The frame that asks for one turn of one session by names: `step` in few values.
+
+    Written without an encoder, which takes most of the time of so small a frame.
+    """
+    try:
+        words = ",".join(map(quote, names))
+    except TypeError as error:
+        raise EncodingError(f"{names!r:.200} should be names") from error
+    state = "true" if with_state else "false"
+    return write_text_frame("turn", f'{{"turn":[{quote(session)},{number},[{words}],{state}]}}')
+
+
+def read_turn_call(header: Header) -> tuple[str, int, list[str], bool]:
+    """Session, number, names and `with_state` of `write_turn_call`."""
+    values = header.get("turn")
+    if type(values) is not list or tuple(map(type, values)) != _TURN_CALL or values[1] < 0:
+        raise EncodingError(f"{values!r:.200} is not a turn's session, number, names and with_state")
+    session, number, names, with_state = values
+    for name in names:
+        if type(name) is not str:
+            raise EncodingError(f"{name!r:.200} should be a name")
+    return session, number, names, with_state
 
 
 def pack_turns(turns: Sequence[Turn]) -> tuple[Header, list[AnyArray]]:
@@ -149,18 +175,19 @@ def pack_plain_turn(turn: Turn) -> Header | None:
     shown, info = turn.observation, turn.info
     if turn.error is not None or isinstance(shown, ArrayState) or shown.images or shown.tools:
         return None
-    if not PLAIN_TYPES.issuperset(map(type, info.values())):
-        return None
+    for value in info.values():
+        if type(value) not in PLAIN_TYPES:
+            return None
     values = [shown.text, float(turn.reward), bool(turn.terminated), bool(turn.truncated), info, turn.state]
     return {"turn": values}
 
 
-@refuse_invalid("turn")
 def unpack_plain_turn(header: Header) -> Turn:
     """The turn of `pack_plain_turn`."""
-    text, reward, terminated, truncated, info, state = values = header["turn"]
-    if tuple(map(type, values)) != _PLAIN_TURN:
+    values = header.get("turn")
+    if type(values) is not list or tuple(map(type, values)) != _PLAIN_TURN:
         raise EncodingError(f"{values!r:.200} is not a turn of text")
+    text, reward, terminated, truncated, info, state = values
     return Turn(Observation(text), reward, terminated, truncated, info, None, state)
 
 

@@ -327,6 +327,8 @@ def _list_facts(run: RunFolder) -> list[tuple[str, str]]:
     seconds = run.summary.wall_s if run.summary else last.time_s if last else 0.0
     seed = run.summary.seed if run.summary else run.config.get("seed", "")
     facts = [("environment steps", f"{steps:,}"), ("wall time", format_duration(seconds))]
+    if run.is_evaluation:
+        facts[0] = ("actions carried out", f"{steps:,}" if steps else "none: no reply named one")
     facts += [] if run.is_evaluation else [("updates", f"{run.last_update:,}")]
     facts += [("seed", str(seed))] if seed != "" else []
     facts += [("changed", change) for change in describe_changes(run.summary)] if run.summary else []

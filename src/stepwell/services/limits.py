@@ -34,13 +34,13 @@ class ServiceLimits:
     def start_call(self, key_name: str) -> tuple[str, float] | None:
         """Count a call as running. Otherwise return the reason, and in how many seconds to retry."""
         use = self._uses.get(key_name)
-        if use is None or self._rate_per_s > 0 or use.num_running >= self._max_concurrent:
+        if use is None or self._rate_per_s or use.num_running >= self._max_concurrent:
             reason = self.explain_refusal(key_name)
             if reason is not None:
                 return reason
             use = self._uses[key_name]
+            use.tokens -= self._rate_per_s > 0
         use.num_running += 1
-        use.tokens -= self._rate_per_s > 0
         return None
 
     def explain_refusal(self, key_name: str) -> tuple[str, float] | None:

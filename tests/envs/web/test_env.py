@@ -140,6 +140,14 @@ def test_what_is_no_action_costs_a_turn_and_is_explained() -> None:
         assert (reward, is_over, truncated, info["success"]) == (0.0, True, False, False)
 
 
+def test_the_notice_of_the_turn_before_is_gone_at_the_exit() -> None:
+    with make_web() as env:
+        env.reset(seed=2)
+        assert "Notice: not an action" in env.step(["I click on it."])[0].text
+        last, _, terminated, _, info = env.step(['exit(message="?")'])
+        assert terminated and "Notice" not in last.text and "result" not in info
+
+
 def test_comments_stay_in_the_history() -> None:
     with make_web(show_history=True) as env:
         env.reset(seed=3)

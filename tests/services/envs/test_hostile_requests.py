@@ -25,8 +25,32 @@ JSON_VALUES = st.recursive(
     max_leaves=6,
 )
 HTTP = httpx.Client(timeout=60)  # one for all: opening one takes longer than the calls
-OPS = ("describe", "tasks", "create", "reset", "step", "state", "oracle", "render", "heartbeat", "close")
-FIELDS = ("env", "options", "seeds", "count", "sessions", "tasks", "names", "chunks", "turns", "images")
+OPS = (
+    "describe",
+    "tasks",
+    "create",
+    "reset",
+    "step",
+    "turn",
+    "state",
+    "oracle",
+    "render",
+    "heartbeat",
+    "close",
+)
+FIELDS = (
+    "env",
+    "options",
+    "seeds",
+    "count",
+    "sessions",
+    "tasks",
+    "names",
+    "chunks",
+    "turns",
+    "turn",
+    "images",
+)
 
 
 def post(url: str, frame: Frame) -> httpx.Response:
@@ -93,6 +117,12 @@ def test_replies_beyond_the_limit_are_refused(service: Callable[..., str]) -> No
         (Frame("tasks", {"env": "frozenlake", "seeds": [0] * 5000}), 400, "max_batch is 1024"),
         (Frame("step", {"sessions": ["a"], "names": [[1]]}), 400, "should be a str"),
         (Frame("step", {"sessions": ["a"]}), 400, "does not hold the actions"),
+        (Frame("turn", {"turn": ["../x", 1, ["Up"], False]}), 404, "there is no session '../x'"),
+        (Frame("turn", {"turn": ["a", -1, ["Up"], False]}), 400, "is not a turn's session"),
+        (Frame("turn", {"turn": ["a", True, ["Up"], False]}), 400, "is not a turn's session"),
+        (Frame("turn", {"turn": ["a", 1, [1], False]}), 400, "1 should be a name"),
+        (Frame("turn", {"turn": "aaaa"}), 400, "is not a turn's session"),
+        (Frame("turn"), 400, "is not a turn's session"),
     ],
 )
 def test_senseless_calls_are_refused_with_the_reason(url: str, frame: Frame, status: int, words: str) -> None:

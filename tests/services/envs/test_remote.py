@@ -179,6 +179,34 @@ def test_a_turn_of_text_is_short_for_callers_that_ask_and_as_before_for_others(u
     server.call("close", {"sessions": made})
 
 
+@pytest.mark.parametrize("observation", ["text", "image"])
+def test_a_turn_asked_for_in_few_values_is_that_of_a_step(url: str, observation: str) -> None:
+    server = Server(url)
+    opened = server.call(
+        "create", {"env": "frozenlake", "options": {"observation": observation}, "count": 2}
+    ).header
+    one, other = opened["sessions"]
+    assert opened["takes_turns"] is True
+    server.call("reset", {"sessions": [one, other], "seeds": [5, 5]})
+    header, _ = wire.pack_actions([("Up",)])
+    step = {**header, "sessions": [one], "turns": [1], "with_state": True, "plain": True}
+    stepped = server.call("step", step)
+    for _ in range(2):  # the second time it is the reply to the first that is given again
+        turned = server.send_frame(wire.write_turn_call(other, 1, ["Up"], True))
+        assert (turned.op, turned.header) == (stepped.op, stepped.header)
+        assert [a.tobytes() for a in turned.arrays] == [a.tobytes() for a in stepped.arrays]
+    late = server.send_frame(wire.write_turn_call(other, 7, ["Up"], False))
+    assert "at turn 1" in str(wire.unpack_turns(late.header, late.arrays)[0].error)
+    server.call("close", {"sessions": [one, other]})
+
+
+@given(st.text(), st.integers(0, 2**70), st.lists(st.text()), st.booleans())
+def test_a_call_for_a_turn_is_read_as_it_was_written(id: str, at: int, names: list[str], yes: bool) -> None:
+    frame = wire.decode(wire.write_turn_call(id, at, names, yes))
+    assert (frame.op, wire.read_turn_call(frame.header)) == ("turn", (id, at, names, yes))
+    assert frame == wire.decode(wire.to_bytes(frame))
+
+
 def test_png_images_are_smaller_and_equal(url: str) -> None:
     server, sizes, shown = Server(url), {}, {}
     (made,) = server.call("create", {"env": "frozenlake", "options": {"observation": "image"}}).header[

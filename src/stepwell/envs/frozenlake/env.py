@@ -12,7 +12,7 @@ The text of an observation is the board alone, one character per cell and one li
 from __future__ import annotations
 
 import random
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from stepwell.config.base import Settings
@@ -46,6 +46,15 @@ from stepwell.envs.tiles import Image, draw_board
 REACHED = Effect(10.0, terminated=True, success=True, process=1.0)
 FELL = Effect(-0.1, terminated=True, process=-1.0)
 MOVED = {nearer: Effect(-0.1, process=float(nearer)) for nearer in (-1, 0, 1)}
+
+
+@lru_cache(maxsize=4096, typed=True)  # many episodes play the same board
+def _open_lake(
+    rows: tuple[str, ...], row: int, column: int, goal_row: int, goal_column: int
+) -> tuple[Lake, tuple[int, ...], str]:
+    """A board with the distances to its goal and its text without the player."""
+    lake = Lake.from_rows(list(rows), (row, column), (goal_row, goal_column))
+    return lake, compute_goal_distances(lake), draw_empty_board(lake)
 
 
 class FrozenLake(Env):
@@ -99,10 +108,9 @@ class FrozenLake(Env):
         content: dict[str, Any] = task.content
         if content.get("is_slippery", False) != self.options.is_slippery:
             raise InputError(f"task {task.id} and env.options.is_slippery disagree about slippery ice")
-        self.lake = Lake.from_rows(content["board"], content["start"], content["goal"])
+        rows, (row, column), goal = tuple(content["board"]), content["start"], content["goal"]
+        self.lake, self._away, self._board = _open_lake(rows, row, column, *goal)
         self.place = self.lake.start
-        self._away = compute_goal_distances(self.lake)
-        self._board = draw_empty_board(self.lake)
         self._num_left = self.options.max_actions
         self._slip = random.Random(seed).choice if self.options.is_slippery else None
 

@@ -87,6 +87,7 @@ class RemoteSession:
         self._options = options.model_dump(mode="json")
         self._server: Server | None = None
         self._id = ""
+        self._takes_turns = False  # whether the server knows the operation `turn`
         self._num_turns = 0
         self._state: dict[str, str] | None = None
         self._wants_state = False
@@ -118,16 +119,21 @@ class RemoteSession:
 
     def step(self, actions: Any) -> Any:
         """One turn."""
-        header, arrays = wire.pack_actions([actions])
-        header["turns"] = [self._num_turns + 1]
         try:
-            turn = self._read_turn(self._call_server("step", header, arrays))
+            turn = self._read_turn(self._play_turn(actions))
         except EnvError:
             self.close_session()
             raise
         self._num_turns += 1
         self._done.append(actions)
         return turn
+
+    def _play_turn(self, actions: Any) -> wire.Frame:
+        number, server = self._num_turns + 1, self._server
+        if self._takes_turns and server is not None and isinstance(actions, tuple) and IMAGES == "raw":
+            return server.send_frame(wire.write_turn_call(self._id, number, actions, self._wants_state))
+        header, arrays = wire.pack_actions([actions])
+        return self._call_server("step", {**header, "turns": [number]}, arrays)
 
     def copy(self) -> RemoteSession:
         """A separate session in the same state, reached by the same turns."""
@@ -169,7 +175,7 @@ class RemoteSession:
     def _enter_server(self, server: Server, header: dict[str, Any]) -> wire.Frame:
         """Open a session on a server, with its first turn."""
         created = server.call("create", {"env": self._hosted, "options": self._options}).header
-        self._id = created["sessions"][0]
+        self._id, self._takes_turns = created["sessions"][0], created.get("takes_turns") is True
         server.keep_alive(self._id, created["session_timeout_s"], self)
         try:
             return self._call_server("reset", header, server=server)

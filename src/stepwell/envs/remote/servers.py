@@ -108,12 +108,16 @@ class Server:
         self, op: str, header: dict[str, Any], arrays: Sequence[AnyArray] = (), *, tries: int = 2
     ) -> Frame:
         """The server's answer. A broken connection is retried, up to `tries` attempts in total."""
-        if self._is_frozen and time.monotonic() < self.down_until_s:
-            raise EnvServerFrozenError(
-                f"the env server at {self.url} does not answer; the next request to it waits a while"
-            )
-        self._is_frozen = False
-        body = wire.to_bytes(Frame(op, header, arrays))
+        return self.send_frame(wire.to_bytes(Frame(op, header, arrays)), tries)
+
+    def send_frame(self, body: bytes, tries: int = 2) -> Frame:
+        """As `call`, with the bytes of the frame."""
+        if self._is_frozen:
+            if time.monotonic() < self.down_until_s:
+                raise EnvServerFrozenError(
+                    f"the env server at {self.url} does not answer; the next request to it waits a while"
+                )
+            self._is_frozen = False
         for attempt in range(tries):
             try:
                 status, answer, is_frame = self._send(body, fresh=attempt > 0)
@@ -135,7 +139,7 @@ class Server:
             if not is_frame:
                 raise EncodingError("its answer is not a frame")
             frame = wire.decode(answer)
-            if wire.PNGS in frame.header:
+            if frame.arrays and wire.PNGS in frame.header:
                 frame = wire.decode_images(frame)
         except EncodingError as error:
             raise EnvError(f"{self.url} is not a Stepwell environment server: {error}") from error

@@ -35,11 +35,13 @@ from stepwell.envs.codecs import (
     pack_plain_turn,
     pack_tasks,
     pack_turns,
+    read_turn_call,
     unpack_actions,
     unpack_error,
     unpack_plain_turn,
     unpack_tasks,
     unpack_turns,
+    write_turn_call,
 )
 
 CONTENT_TYPE = "application/vnd.stepwell.frame"
@@ -58,6 +60,7 @@ __all__ = [
     "pack_tasks",
     "pack_turns",
     "read_description",
+    "read_turn_call",
     "to_bytes",
     "unpack_actions",
     "unpack_error",
@@ -65,6 +68,7 @@ __all__ = [
     "unpack_tasks",
     "unpack_turns",
     "write_description",
+    "write_turn_call",
 ]
 
 

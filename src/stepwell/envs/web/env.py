@@ -194,7 +194,9 @@ class WebEnv(Env):
         self._planned = None
         self._done.append(" ".join(print_action(parsed).split("\n")))
         assert self._source is not None
-        if parsed.name != "exit":
+        if parsed.name == "exit":
+            self._view = view = replace(view, notice="")  # what the turn before was told
+        else:
             self._view = view = driver.act(parsed)
             has_ended = getattr(self._source, "has_ended", None)
             if has_ended is None or not has_ended(view):

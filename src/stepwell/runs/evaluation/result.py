@@ -17,6 +17,7 @@ import numpy as np
 
 from stepwell.core import Step, Trajectory
 from stepwell.core.statistics import compute_wilson_interval, count_independent
+from stepwell.core.text import format_count
 from stepwell.rollout.usage import measure_reply_length, measure_tool_use
 from stepwell.runs.loop.agent_failures import count_failures
 
@@ -133,8 +134,8 @@ class EvalReport:
         lines = [
             f"model      {self.model}",
             *([f"checkpoint {self.checkpoint}"] if self.checkpoint else []),
-            f"env        {self.env}, {result.num_tasks} held-out tasks, "
-            f"{result.samples_per_task} attempt(s) each, {decoding}",
+            f"env        {self.env}, {format_count(result.num_tasks, 'held-out task')}, "
+            f"{format_count(result.samples_per_task, 'attempt')} each, {decoding}",
             f"success    {result.success:.3f}   (95 % interval {low:.3f} to {high:.3f})",
         ]
         lines += [f"{name:<10} {value}" for name, value in self.figures()]

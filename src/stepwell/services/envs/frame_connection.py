@@ -106,27 +106,26 @@ class FrameConnection(asyncio.Protocol):
 
     def _begin_next(self) -> None:
         """Begin the next frame if it has arrived in full."""
+        body, num_bytes = self._waiting, len(self._waiting)
         try:
-            size = self._measure_next()
-        except ServiceError as error:
-            self._end_with(error)
-            return
-        if size is None or len(self._waiting) < size:
-            if not self._num_counted:
-                self._first_byte_s = time.monotonic()
-            self._count_unfinished(len(self._waiting))
+            size = measure_frame(body)
+            if size is None or size > num_bytes or size > self._config.max_body_bytes:
+                self._await_rest(size, num_bytes)
+                return
+        except EncodingError as error:
+            self._end_with(ServiceError(ErrorKind.INVALID, f"the body is not a Stepwell frame: {error}"))
             return
         if self._num_counted:
             self._count_unfinished(0)
-        if len(self._waiting) == size:
-            body, self._waiting = self._waiting, b""
+        if size == num_bytes:
+            self._waiting = b""
         else:
-            body, self._waiting = self._waiting[:size], self._waiting[size:]
+            body, self._waiting = body[:size], body[size:]
         if self._is_known is not None and not self._is_known():
             self._end_with(ServiceError(ErrorKind.UNAUTHENTICATED, "unknown API key"))
             return
         reply = self._shared.reply(self._owner, body)
-        if isinstance(reply, bytes) and not self._waiting:
+        if type(reply) is bytes and not self._waiting:
             self._transport.write(reply)
             self._last_used_s = time.monotonic()
             if not self._is_write_paused:
@@ -135,26 +134,21 @@ class FrameConnection(asyncio.Protocol):
         # Other connections have their turn before the next frame of this one.
         self._task = self._loop.create_task(self._finish_frame(reply))
 
-    def _measure_next(self) -> int | None:
-        limit = self._config.max_body_bytes
-        try:
-            size = measure_frame(self._waiting)
-        except EncodingError as error:
-            raise ServiceError(ErrorKind.INVALID, f"the body is not a Stepwell frame: {error}") from error
-        if size is not None and size > limit:
-            raise ServiceError(
-                ErrorKind.TOO_LARGE,
-                f"the frame is larger than {limit} bytes (max_body_bytes); send less",
+    def _await_rest(self, size: int | None, num_bytes: int) -> None:
+        """Wait for the rest of a frame, unless it is or holds too much."""
+        shared = self._shared
+        if size is not None and size > self._config.max_body_bytes:
+            message = (
+                f"the frame is larger than {self._config.max_body_bytes} bytes (max_body_bytes); send less"
             )
-        if size is None or len(self._waiting) < size:
-            held = self._shared.num_unfinished[self._owner] - self._num_counted + len(self._waiting)
-            if held > self._shared.max_unfinished_bytes:
-                raise ServiceError(
-                    ErrorKind.LIMITED,
-                    "too many large frames are being sent at once; try again",
-                    retry_after_s=1.0,
-                )
-        return size
+            self._end_with(ServiceError(ErrorKind.TOO_LARGE, message))
+        elif shared.num_unfinished[self._owner] - self._num_counted + num_bytes > shared.max_unfinished_bytes:
+            message = "too many large frames are being sent at once; try again"
+            self._end_with(ServiceError(ErrorKind.LIMITED, message, retry_after_s=1.0))
+        else:
+            if not self._num_counted:
+                self._first_byte_s = time.monotonic()
+            self._count_unfinished(num_bytes)
 
     async def _finish_frame(self, reply: bytes | Awaitable[bytes]) -> None:
         self._transport.write(reply if isinstance(reply, bytes) else await reply)

@@ -3,9 +3,10 @@
     op         header                                        arrays   reply
     describe   env, options                                           description
     tasks      env, options, seeds                                    tasks
-    create     env, options, count                                    sessions, session_timeout_s
+    create     env, options, count                                    sessions, session_timeout_s, takes_turns
     reset      sessions, tasks and/or seeds                           turns
     step       sessions, names (or chunks), turns            chunks   turns
+    turn       turn: [session, number, names, with_state]             turn, or turns
     state      sessions                                               states
     oracle     sessions                                               actions
     render     sessions                                               images
@@ -14,7 +15,8 @@
     close      sessions                                               closed
 
 `with_state` asks reset and step for the true state. `images: "png"` asks for PNG instead of raw images.
-`plain: true` asks for a reply `turn` instead of `turns` where one session took a turn of text alone.
+`plain: true` asks for a reply `turn` instead of `turns` where one session took a turn of text alone. The
+operation `turn` is `step` with that, for one session; `takes_turns` says that the service knows it.
 `turns` numbers the turns of each session since its reset. The same number again gets the same reply again,
 so a call whose reply was lost can be repeated.
 
@@ -52,6 +54,7 @@ T = TypeVar("T")
 Work = Callable[[EnvSession, int], Turn]
 MAX_SEED = 2**63
 _MAX_DESCRIPTIONS = 256
+_TEXT, _PLAIN = frozenset([str]), {"plain": True}
 _MISTAKES = (StepwellError, ValueError, RecursionError)
 
 
@@ -68,6 +71,7 @@ class EnvOperations:
             "create": self._handle_create,
             "reset": self._handle_reset,
             "step": self._handle_step,
+            "turn": self._handle_turn,
             "state": self._handle_state,
             "oracle": self._handle_oracle,
             "render": self._handle_render,
@@ -212,7 +216,8 @@ class EnvOperations:
             raise ServiceError(ErrorKind.INVALID, "count must be a whole number", param="count")
         opened = await self.create(owner, header.get("env"), header.get("options", {}), count)
         ids = [session.id for session in opened]
-        return Frame("sessions", {"sessions": ids, "session_timeout_s": self.config.session_timeout_s})
+        timeout_s = self.config.session_timeout_s
+        return Frame("sessions", {"sessions": ids, "session_timeout_s": timeout_s, "takes_turns": True})
 
     def _handle_reset(self, owner: str, frame: Frame) -> Frame | Awaitable[Frame]:
         header = frame.header
@@ -233,6 +238,13 @@ class EnvOperations:
         sessions, work = self._plan_step(owner, ids, actions, numbers, header.get("with_state") is True)
         turns = self.sessions.run_now(sessions, work)
         return self._await_turns(header, sessions, work) if turns is None else _write_turns(header, turns)
+
+    def _handle_turn(self, owner: str, frame: Frame) -> Frame | Awaitable[Frame]:
+        id, number, names, with_state = wire.read_turn_call(frame.header)
+        sessions = self.sessions.find(owner, [id])
+        work = partial(step_session, [names], [number], with_state)
+        turns = self.sessions.run_now(sessions, work)
+        return self._await_turns(_PLAIN, sessions, work) if turns is None else _write_turns(_PLAIN, turns)
 
     async def _await_turns(self, header: dict[str, Any], sessions: Sequence[EnvSession], work: Work) -> Frame:
         return _write_turns(header, await self.sessions.run(sessions, work))
@@ -267,7 +279,7 @@ class EnvOperations:
 
     def _read_session_ids(self, frame: Frame) -> list[str]:
         ids = frame.header.get("sessions")
-        if not isinstance(ids, list) or not ids or set(map(type, ids)) != {str}:
+        if not isinstance(ids, list) or not ids or not _TEXT.issuperset(map(type, ids)):
             raise ServiceError(
                 ErrorKind.INVALID, "sessions must be a list of at least one id", param="sessions"
             )

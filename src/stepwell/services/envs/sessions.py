@@ -166,9 +166,8 @@ class EnvSessions:
                     f"there is no session {name[:64]!r}; it was closed, has expired or never existed",
                     param="sessions",
                 )
-            sessions.append(session)
-        for session in sessions:
             session.last_used_s = now
+            sessions.append(session)
         return sessions
 
     def run_now(self, sessions: Sequence[EnvSession], work: Callable[[EnvSession, int], T]) -> list[T] | None:
@@ -181,11 +180,11 @@ class EnvSessions:
             took_s += session.last_call_s
             if not session.is_quick or took_s >= _QUICK_S or session.num_calls:
                 return None
-        results = []
+        results, start_s = [], time.perf_counter()
         for index, session in enumerate(sessions):
-            start_s = time.perf_counter()
             results.append(work(session, index))
-            session.last_call_s = time.perf_counter() - start_s
+            end_s = time.perf_counter()
+            session.last_call_s, start_s = end_s - start_s, end_s
         return results
 
     async def run(self, sessions: Sequence[EnvSession], work: Callable[[EnvSession, int], T]) -> list[T]:

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stepwell.core.text import format_count
 from stepwell.envs.web.sites.markup import (
     Child,
     Html,
@@ -64,7 +65,7 @@ def list_rows(
     noun: str,
     filters: Sequence[Html] = (),
 ) -> Html:
-    """Count, filter form, rows of this page, and links to the pages beside it."""
+    """Count (`noun` is a word for one), filter form, rows of this page, and links to the pages beside it."""
     total = visit.find_value(f"SELECT count(*) {query.source}", *query.values)
     num_pages = max(1, -(-total // visit.rows_per_page))
     asked = visit.query.get("page", "1")
@@ -84,7 +85,7 @@ def list_rows(
     words = [write_hidden_field("q", visit.query["q"])] if visit.query.get("q") else []
     return Html(
         (form(visit.path, "Apply", *words, *fields, method="get") if fields else "")
-        + tag("p", f"{total} {noun}", class_="count")
+        + tag("p", format_count(total, noun), class_="count")
         + bullet_list([write_row(row) for row in rows])
         + _write_pager(visit, number, num_pages)
     )

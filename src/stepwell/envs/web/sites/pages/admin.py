@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from stepwell.core.text import format_count
 from stepwell.envs.shop.products.product import format_dollars
 from stepwell.envs.web.sites.listing import ListQuery, choose_filter, list_rows
 from stepwell.envs.web.sites.markup import Html, area, bullet_list, choice, fact, field, form, join, link, tag
@@ -60,7 +61,7 @@ def show_products(visit: Visit) -> Answer:
         return join(link(row["title"], f"/products/{row['id']}"), text)
 
     filters = [choose_filter(visit, "Stock", "stock", ["sold out"])]
-    return page("Products", list_rows(visit, query, write_row, "products", filters))
+    return page("Products", list_rows(visit, query, write_row, "product", filters))
 
 
 def show_product(visit: Visit, number: int) -> Answer:
@@ -111,7 +112,7 @@ def show_orders(visit: Visit) -> Answer:
         return join(name, f" {row['user']} {format_dollars(row['total'])} {row['status']}")
 
     filters = [choose_filter(visit, "Status", "status", STATUSES)]
-    return page("Orders", list_rows(visit, query, write_row, "orders", filters))
+    return page("Orders", list_rows(visit, query, write_row, "order", filters))
 
 
 def show_order(visit: Visit, number: int) -> Answer:
@@ -153,11 +154,12 @@ def show_reviews(visit: Visit) -> Answer:
 
     def write_row(row: sqlite3.Row) -> Html:
         return join(
-            link(f"Review {row['id']}", f"/reviews/{row['id']}"), f" {row['stars']} stars: {row['title']}"
+            link(f"Review {row['id']}", f"/reviews/{row['id']}"),
+            f" {format_count(row['stars'], 'star')}: {row['title']}",
         )
 
     filters = [choose_filter(visit, "State", "state", ["waiting", "approved"])]
-    return page("Reviews", list_rows(visit, query, write_row, "reviews", filters))
+    return page("Reviews", list_rows(visit, query, write_row, "review", filters))
 
 
 def show_review(visit: Visit, number: int) -> Answer:
@@ -199,9 +201,11 @@ def show_customers(visit: Visit) -> Answer:
     ).add_condition("NOT is_staff")
 
     def write_row(row: sqlite3.Row) -> Html:
-        return join(link(row["name"], f"/customers/{row['name']}"), f" {row['orders']} orders")
+        return join(
+            link(row["name"], f"/customers/{row['name']}"), f" {format_count(row['orders'], 'order')}"
+        )
 
-    return page("Customers", list_rows(visit, query, write_row, "customers"))
+    return page("Customers", list_rows(visit, query, write_row, "customer"))
 
 
 def show_customer(visit: Visit, name: str) -> Answer:
@@ -274,7 +278,7 @@ def show_report(visit: Visit) -> Answer:
         tag("h2", "Best sellers"),
         bullet_list([f"{row['title']}: {row['sold']} sold" for row in best]),
         tag("h2", "Orders"),
-        bullet_list([f"{row[0]}: {row[1]} orders, {format_dollars(row[2])}" for row in sums]),
+        bullet_list([f"{row[0]}: {format_count(row[1], 'order')}, {format_dollars(row[2])}" for row in sums]),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from stepwell.core.text import format_count
 from stepwell.envs.web.sites.listing import ListQuery, choose_filter, list_rows
 from stepwell.envs.web.sites.markup import Html, area, bullet_list, choice, fact, field, form, join, link, tag
 from stepwell.envs.web.sites.seeding.code import ROLES
@@ -45,7 +46,8 @@ def _list_public(visit: Visit) -> ListQuery:
 
 def _write_repo_row(row: sqlite3.Row) -> Html:
     return join(
-        link(f"{row['owner']}/{row['name']}", write_path(row)), f" {row['language']} {row['stars']} stars"
+        link(f"{row['owner']}/{row['name']}", write_path(row)),
+        f" {row['language']} {format_count(row['stars'], 'star')}",
     )
 
 
@@ -56,20 +58,20 @@ def show_home(visit: Visit) -> Answer:
         query.add_condition("language = ?", visit.query["language"])
     languages = [row[0] for row in visit.find_all("SELECT DISTINCT language FROM repos ORDER BY 1")]
     filters = [choose_filter(visit, "Language", "language", languages)]
-    return page("Projects", list_rows(visit, query, _write_repo_row, "projects", filters))
+    return page("Projects", list_rows(visit, query, _write_repo_row, "project", filters))
 
 
 def show_search(visit: Visit) -> Answer:
     """Projects by words."""
     words = visit.query.get("q", "")
     query = _list_public(visit).add_words(words, "owner", "name", "about")
-    return page(f"Search: {words}", list_rows(visit, query, _write_repo_row, "projects"))
+    return page(f"Search: {words}", list_rows(visit, query, _write_repo_row, "project"))
 
 
 def show_own(visit: Visit) -> Answer:
     """My projects."""
     query = ListQuery("repos", REPO_ORDERS).add_condition("owner = ?", visit.user)
-    return page("My projects", list_rows(visit, query, _write_repo_row, "projects"))
+    return page("My projects", list_rows(visit, query, _write_repo_row, "project"))
 
 
 def show_repo_form(visit: Visit) -> Answer:
@@ -185,7 +187,7 @@ def show_commits(visit: Visit, owner: str, name: str) -> Answer:
     def write_row(row: sqlite3.Row) -> Html:
         return join(f"{row['message']} by {row['author']} on {row['day']}")
 
-    return page(f"Commits of {owner}/{name}", list_rows(visit, query, write_row, "commits"))
+    return page(f"Commits of {owner}/{name}", list_rows(visit, query, write_row, "commit"))
 
 
 def show_branches(visit: Visit, owner: str, name: str) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from stepwell.core.text import format_count
 from stepwell.envs.web.sites.listing import ListQuery, list_rows
 from stepwell.envs.web.sites.markup import Html, area, bullet_list, choice, fact, field, form, join, link, tag
 from stepwell.envs.web.sites.visit import Answer, PageError, PageRoute, Redirect, Site, Visit, page
@@ -14,7 +15,7 @@ COMMENT_ORDERS = {"old": "day, id", "new": "day DESC, id DESC"}
 
 def show_home(visit: Visit) -> Answer:
     """All posts."""
-    return page("All posts", list_rows(visit, ListQuery("posts", POST_ORDERS), _write_post_row, "posts"))
+    return page("All posts", list_rows(visit, ListQuery("posts", POST_ORDERS), _write_post_row, "post"))
 
 
 def show_search(visit: Visit) -> Answer:
@@ -22,11 +23,13 @@ def show_search(visit: Visit) -> Answer:
     words = visit.query.get("q", "")
     orders = {"best match": "length(title), id", **POST_ORDERS}
     query = ListQuery("posts", orders).add_words(words, "title", "text")
-    return page(f"Search: {words}", list_rows(visit, query, _write_post_row, "posts"))
+    return page(f"Search: {words}", list_rows(visit, query, _write_post_row, "post"))
 
 
 def _write_post_row(row: sqlite3.Row) -> Html:
-    return join(link(row["title"], f"/post/{row['id']}"), f" {row['votes']} votes by {row['author']}")
+    return join(
+        link(row["title"], f"/post/{row['id']}"), f" {format_count(row['votes'], 'vote')} by {row['author']}"
+    )
 
 
 def show_boards(visit: Visit) -> Answer:
@@ -38,9 +41,9 @@ def show_boards(visit: Visit) -> Answer:
     )
 
     def write_row(row: sqlite3.Row) -> Html:
-        return join(link(row["name"], f"/b/{row['name']}"), f" {row['posts']} posts")
+        return join(link(row["name"], f"/b/{row['name']}"), f" {format_count(row['posts'], 'post')}")
 
-    return page("Boards", list_rows(visit, query, write_row, "boards"))
+    return page("Boards", list_rows(visit, query, write_row, "board"))
 
 
 def show_board(visit: Visit, name: str) -> Answer:
@@ -53,7 +56,7 @@ def show_board(visit: Visit, name: str) -> Answer:
         tag("p", board["about"]),
         tag("p", link("New post", f"/b/{name}/new")),
         form(f"/b/{name}/follow", "Unfollow" if is_followed else "Follow"),
-        list_rows(visit, query, _write_post_row, "posts"),
+        list_rows(visit, query, _write_post_row, "post"),
     )
 
 
@@ -111,7 +114,7 @@ def show_post(visit: Visit, number: int) -> Answer:
         form(f"/post/{number}/save", "Forget" if is_saved else "Save"),
         tag("p", link("Edit", f"/post/{number}/edit")) if is_mine else None,
         form(f"/post/{number}/comment", "Comment", area("Text", "text")),
-        list_rows(visit, query, write_row, "comments"),
+        list_rows(visit, query, write_row, "comment"),
     )
 
 
@@ -143,7 +146,7 @@ def show_saved(visit: Visit) -> Answer:
     query = ListQuery("posts", POST_ORDERS).add_condition(
         "id IN (SELECT post FROM saved_posts WHERE user = ?)", visit.user
     )
-    return page("Saved", list_rows(visit, query, _write_post_row, "posts"))
+    return page("Saved", list_rows(visit, query, _write_post_row, "post"))
 
 
 def write_comment(visit: Visit, number: int) -> Answer:
@@ -207,7 +210,7 @@ def show_person(visit: Visit, name: str) -> Answer:
         fact("About", row["about"]),
         fact("Comments", count),
         tag("p", link("Send message", f"/u/{name}/message")),
-        list_rows(visit, query, _write_post_row, "posts"),
+        list_rows(visit, query, _write_post_row, "post"),
     )
 
 
@@ -233,7 +236,7 @@ def show_messages(visit: Visit) -> Answer:
     def write_row(row: sqlite3.Row) -> Html:
         return join(link(row["sender"], f"/u/{row['sender']}"), f" on {row['day']}: {row['text']}")
 
-    return page("Messages", list_rows(visit, query, write_row, "messages"))
+    return page("Messages", list_rows(visit, query, write_row, "message"))
 
 
 def show_profile(visit: Visit) -> Answer:

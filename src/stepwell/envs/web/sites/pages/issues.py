@@ -32,7 +32,7 @@ def show_issues(visit: Visit, owner: str, name: str) -> Answer:
         return join(link(row["title"], f"/{owner}/{name}/issues/{row['number']}"), f" {row['state']}")
 
     new = tag("p", link("New issue", f"/{owner}/{name}/issues/new"))
-    return page(f"Issues of {owner}/{name}", new, list_rows(visit, query, write_row, "issues", filters))
+    return page(f"Issues of {owner}/{name}", new, list_rows(visit, query, write_row, "issue", filters))
 
 
 def show_issue_form(visit: Visit, owner: str, name: str) -> Answer:
@@ -174,7 +174,7 @@ def show_my_issues(visit: Visit) -> Answer:
         path = f"/{row['owner']}/{row['name']}"
         return join(link(row["title"], f"{path}/issues/{row['number']}"), f" {row['owner']}/{row['name']}")
 
-    return page("My issues", list_rows(visit, query, write_row, "issues"))
+    return page("My issues", list_rows(visit, query, write_row, "issue"))
 
 
 def show_merges(visit: Visit, owner: str, name: str) -> Answer:
@@ -189,7 +189,7 @@ def show_merges(visit: Visit, owner: str, name: str) -> Answer:
     filters = [choose_filter(visit, "State", "state", ["open", "merged", "closed"])]
     new = tag("p", link("New merge", f"/{owner}/{name}/merges/new"))
     return page(
-        f"Merge requests of {owner}/{name}", new, list_rows(visit, query, write_row, "merges", filters)
+        f"Merge requests of {owner}/{name}", new, list_rows(visit, query, write_row, "merge", filters)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from stepwell.core.text import format_count
 from stepwell.envs.web.sites.listing import ListQuery, choose_filter, list_rows
 from stepwell.envs.web.sites.markup import (
     Html,
@@ -44,7 +45,7 @@ def show_search(visit: Visit) -> Answer:
         values = [row[0] for row in visit.find_all(f"SELECT DISTINCT {name} FROM places ORDER BY 1")]
         filters.append(choose_filter(visit, label, name, values))
     title = f"Search: {words}" if words else "Places"
-    return page(title, list_rows(visit, query, _write_place_row, "places", filters))
+    return page(title, list_rows(visit, query, _write_place_row, "place", filters))
 
 
 def _write_place_row(row: sqlite3.Row) -> Html:
@@ -117,7 +118,7 @@ def show_near(visit: Visit, number: int) -> Answer:
     def write_row(row: sqlite3.Row) -> Html:
         return join(link(row["name"], f"/place/{row['id']}"), f" {row['kind']}, {row['away']} m")
 
-    rows = list_rows(visit, query, write_row, "places", [choose_filter(visit, "Kind", "kind", kinds)])
+    rows = list_rows(visit, query, write_row, "place", [choose_filter(visit, "Kind", "kind", kinds)])
     return page(f"Near {here['name']}", rows)
 
 
@@ -144,7 +145,7 @@ def show_route(visit: Visit) -> Answer:
     return page(
         f"{ends[0]['name']} to {ends[1]['name']}",
         fact("Distance", f"{length * UNITS[unit]} {unit}"),
-        fact("Time", f"{count_minutes(length, mode)} minutes by {mode}"),
+        fact("Time", f"{format_count(count_minutes(length, mode), 'minute')} by {mode}"),
         fact("Stops", len(route) - 2),
         bullet_list([link(names[number], f"/place/{number}") for number in route[:12]]),
         _draw_map(visit, route),
@@ -173,7 +174,7 @@ def show_saved(visit: Visit) -> Answer:
     def write_row(row: sqlite3.Row) -> Html:
         return join(link(row["name"], f"/place/{row['id']}"), f" in {row['list']}")
 
-    return page("Saved", list_rows(visit, query, write_row, "places"))
+    return page("Saved", list_rows(visit, query, write_row, "place"))
 
 
 def show_ratings(visit: Visit, number: int) -> Answer:
@@ -184,11 +185,11 @@ def show_ratings(visit: Visit, number: int) -> Answer:
     )
 
     def write_row(row: sqlite3.Row) -> Html:
-        return join(f"{row['stars']} stars by {row['user']}: {row['text']}")
+        return join(f"{format_count(row['stars'], 'star')} by {row['user']}: {row['text']}")
 
     stars = choice("Stars", "stars", ["5", "4", "3", "2", "1"])
     rate = form(f"/place/{number}/ratings", "Rate", stars, area("Text", "text"))
-    return page(f"Ratings of {name}", list_rows(visit, query, write_row, "ratings"), rate)
+    return page(f"Ratings of {name}", list_rows(visit, query, write_row, "rating"), rate)
 
 
 def rate_place(visit: Visit, number: int) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from stepwell.core.text import format_count
 from stepwell.envs.shop.products.product import format_dollars
 from stepwell.envs.web.sites.listing import ListQuery, choose_filter, list_rows
 from stepwell.envs.web.sites.markup import Html, area, bullet_list, choice, fact, field, form, join, link, tag
@@ -51,7 +52,7 @@ def show_search(visit: Visit) -> Answer:
     """Products by words."""
     words = visit.query.get("q", "")
     query = _list_visible().add_words(words, "title", "text", "brand")
-    return page(f"Search: {words}", list_rows(visit, query, _write_product_row, "products"))
+    return page(f"Search: {words}", list_rows(visit, query, _write_product_row, "product"))
 
 
 def show_department(visit: Visit, name: str) -> Answer:
@@ -64,7 +65,7 @@ def show_department(visit: Visit, name: str) -> Answer:
     if visit.query.get("kind"):
         query.add_condition("kind = ?", visit.query["kind"])
     filters = [choose_filter(visit, "Kind", "kind", kinds)] if len(kinds) > 1 else []
-    return page(name, list_rows(visit, query, _write_product_row, "products", filters))
+    return page(name, list_rows(visit, query, _write_product_row, "product", filters))
 
 
 def _list_visible() -> ListQuery:
@@ -131,7 +132,7 @@ def show_wishes(visit: Visit) -> Answer:
         "SELECT p.* FROM wishes JOIN products p ON p.id = product WHERE user = ? ORDER BY p.id", visit.user
     )
     items = [[_write_product_row(row), form(f"/wishes/{row['id']}/remove", "Remove")] for row in rows]
-    return page("Wish list", tag("p", f"{len(rows)} products"), bullet_list(items))
+    return page("Wish list", tag("p", format_count(len(rows), "product")), bullet_list(items))
 
 
 def remove_wish(visit: Visit, number: int) -> Answer:
@@ -155,9 +156,9 @@ def show_reviews(visit: Visit, number: int) -> Answer:
     filters = [choose_filter(visit, "Stars", "stars", ["1", "2", "3", "4", "5"])]
 
     def write_row(row: sqlite3.Row) -> Html:
-        return join(f"{row['stars']} stars by {row['author']} on {row['day']}: {row['text']}")
+        return join(f"{format_count(row['stars'], 'star')} by {row['author']} on {row['day']}: {row['text']}")
 
-    rows = list_rows(visit, query, write_row, "reviews", filters)
+    rows = list_rows(visit, query, write_row, "review", filters)
     back = tag(
         "p",
         link("Back to product", f"/product/{number}"),

@@ -22,7 +22,7 @@ def show_orders(visit: Visit) -> Answer:
         name = link(f"Order {row['id']}", f"/orders/{row['id']}")
         return join(name, f" {row['day']} {format_dollars(row['total'])} {row['status']}")
 
-    return page("My orders", list_rows(visit, query, write_row, "orders", filters))
+    return page("My orders", list_rows(visit, query, write_row, "order", filters))
 
 
 def show_order(visit: Visit, number: int) -> Answer:
