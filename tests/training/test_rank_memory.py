@@ -1,5 +1,6 @@
 """Weights in shared memory (training/rank_memory.py)."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,3 +30,16 @@ def test_weights_that_do_not_fit_into_memory_are_not_shared():
     huge = {"w": (torch.float32, torch.Size([1 << 60]))}
     assert not rank_memory.has_room(huge)
     assert rank_memory.has_room(small) == rank_memory.PLACE.is_dir()
+
+
+@pytest.mark.gpu
+def test_a_gpu_writes_to_shared_memory_whether_its_pages_are_locked_or_not(tmp_path):
+    layout = {"w": (torch.bfloat16, torch.Size([1 << 20]))}
+    ours, theirs = (rank_memory.map_weights(tmp_path / "weights", layout)["w"] for _ in range(2))
+    given_ = torch.randn(1 << 20, device="cuda", dtype=torch.bfloat16)
+    for _ in range(2):  # the second time CUDA refuses, as the pages are locked already
+        rank_memory.lock_pages({"w": theirs})
+        theirs.zero_()
+        theirs.copy_(given_, non_blocking=True)
+        torch.cuda.synchronize()
+        assert torch.equal(ours, given_.cpu())

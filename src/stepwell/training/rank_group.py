@@ -154,6 +154,7 @@ class RankGroup:
         """Give the ranks the minibatches of an update, cut for them."""
         ranks = self.start()
         ranks.check_weights()
+        ranks.send_trajectories(minibatches)
         cut = [cut_for_ranks(minibatch, ranks.size) for minibatch in minibatches]
         return cut, RankedPolicy(self.policy, ranks, cut), RankOptimizer(ranks)
 

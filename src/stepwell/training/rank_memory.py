@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -39,6 +40,14 @@ def map_weights(file: Path, layout: Layout) -> dict[str, Tensor]:
         views[name] = whole[start : start + size].view(dtype).view(shape)
         start += _round_up(size)
     return views
+
+
+def lock_pages(weights: dict[str, Tensor]) -> None:
+    """Let a GPU write to mapped weights at its full speed; where the system refuses, it writes more slowly."""
+    memory = next(iter(weights.values())).untyped_storage()
+    if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes(), 0)):
+        with suppress(RuntimeError):  # CUDA reports a refusal once more, at the next kernel
+            torch.ones(1, device="cuda")
 
 
 def _count_bytes(layout: Layout) -> int:

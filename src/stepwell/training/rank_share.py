@@ -86,6 +86,8 @@ class RankShare:
 
 def cut_for_ranks(minibatch: TrajectoryMinibatch, size: int) -> TrajectoryMinibatch:
     """Cut the minibatch into more microbatches, so that all ranks have about equal work if possible."""
+    if size == 1:  # it is packed as soon as the rank packs it too
+        return minibatch
     packed = minibatch.packed
     count = -(-len(packed.microbatches) // size) * size
     if len(packed.microbatches) == count:

@@ -50,6 +50,7 @@ class RankWeights:
         for name, parameter in self.given.items():
             parameter.grad = self.own[name].grad = None
 
+    @torch.no_grad()
     def clip_gradients(self, limit: float) -> dict[str, float]:
         """Sum gradients over ranks and clip actor and critics to this norm each; returns the norms before."""
         self._sum_copies()
@@ -126,7 +127,8 @@ class RankWeights:
 
     def gather_weights(self) -> Iterator[Named]:
         """The trained weights, in the types of the trainer's policy."""
-        local = {name: _read_local(p).detach() for name, p in self.given.items()}
+        with torch.no_grad():
+            local = {name: _read_local(p) for name, p in self.given.items()}
         yield from self.gather({name: part.to(self._dtypes[name]) for name, part in local.items()})
 
     def describe_layout(self) -> Layout:
@@ -157,16 +159,21 @@ class RankWeights:
         )
 
     def _join_shards(self, name: str, tensor: Tensor) -> Tensor:
+        if dist.get_world_size() == 1:
+            return tensor
         seen = self.view_sharded(name, tensor)
         return seen.full_tensor() if isinstance(seen, DTensor) else tensor
 
     def compute_fingerprint(self) -> tuple[int, int]:
         """Sums of the weights' bits: of this rank's shards, which add up over ranks, and of its copies."""
         sums = [0, 0]
-        for number, (name, parameter) in enumerate(self.given.items()):
-            local = _read_local(parameter).detach().contiguous()
-            bits = local.view(_AS_INTEGERS[local.element_size()])
-            sums[int(self.is_sharded(name))] += (number + 1) * int(bits.sum(dtype=torch.int64))
+        found = []
+        with torch.no_grad():
+            for parameter in self.given.values():
+                local = _read_local(parameter).contiguous()
+                found.append(local.view(_AS_INTEGERS[local.element_size()]).sum(dtype=torch.int64))
+        for number, (name, bits) in enumerate(zip(self.given, torch.stack(found).tolist(), strict=True)):
+            sums[int(self.is_sharded(name))] += (number + 1) * bits
         return sums[1] % _FINGERPRINTS, sums[0] % _FINGERPRINTS
 
     @property

@@ -1,6 +1,6 @@
 """One rank of a trainer: runs its share of every round, and keeps its part of weights and optimizer.
 
-    take       trajectories ─► minibatches, packed as the trainer packs them
+    hold, take trajectories ─► minibatches, packed as the trainer packs them
     forward    a round ─► outputs of its microbatch
     backward   the gradient of each of those outputs ─► gradients, summed over ranks
     zero, clip, step        the optimizer, on its part of the weights
@@ -33,7 +33,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 
 from stepwell.config.training import OptimizerConfig
-from stepwell.core import ImageStore
+from stepwell.core import ImageStore, Trajectory
 from stepwell.core.encoding import decode_trajectory
 from stepwell.packing import Outputs
 from stepwell.packing.gradient import pull_own_gradients
@@ -54,7 +54,7 @@ from stepwell.training.rank_link import (
     send_tensors,
     view_bytes,
 )
-from stepwell.training.rank_memory import map_weights
+from stepwell.training.rank_memory import lock_pages, map_weights
 from stepwell.training.rank_share import RankShare
 from stepwell.training.rank_weights import RankWeights
 from stepwell.training.sharded_files import load_shards, save_shards
@@ -90,6 +90,7 @@ class RankWorker:
         )
         if words["state"] is not None:
             self._load_state(load_file(words["state"]))
+        self._held: dict[int, list[Trajectory]] = {}  # of minibatches that are on their way
         self._minibatches: list[TrajectoryMinibatch] = []
         self._shares: dict[tuple[int, str], RankShare] = {}
         self._kept: tuple[Outputs, Any, dict[str, bool], bool] | None = None
@@ -99,6 +100,7 @@ class RankWorker:
     def handle_message(self, words: dict[str, Any], payload: bytearray) -> None:
         """Run one command and answer it."""
         work: dict[str, Callable[..., dict[str, Any] | None]] = {
+            "hold": self._hold_trajectory,
             "take": self._take_batches,
             "forward": self._run_forward,
             "backward": self._run_backward,
@@ -119,16 +121,15 @@ class RankWorker:
 
     # --- batches ------------------------------------------------------------------------
 
+    def _hold_trajectory(self, batch: int, payload: bytearray) -> None:
+        self._held.setdefault(batch, []).append(decode_trajectory(bytes(payload)))
+
     def _take_batches(
         self, minibatches: list[dict[str, Any]], images: list[list[int]], payload: bytearray
     ) -> dict[str, Any]:
         self._minibatches, self._shares, self._kept, start = [], {}, None, 0
-        for settings in minibatches:
-            trajectories = []
-            for size in settings.pop("sizes"):
-                trajectories.append(decode_trajectory(bytes(payload[start : start + size])))
-                start += size
-            self._minibatches.append(TrajectoryMinibatch(trajectories, self.device, **settings))
+        for number, settings in enumerate(minibatches):
+            self._minibatches.append(TrajectoryMinibatch(self._held.pop(number), self.device, **settings))
         if isinstance(self.policy, VLMPolicy):
             self.policy.image_store = ImageStore()
             for height, width in images:
@@ -218,6 +219,8 @@ class RankWorker:
         self.optimizer.step(moves_actor=moves_actor)
         if self._is_mixed:
             self.weights.send_copies()
+        if self.sharded is not None:
+            self.sharded.forget_gathered()
         return {"is_finite": self.optimizer.are_weights_finite()}
 
     def _read_state(self) -> dict[str, Tensor]:
@@ -242,8 +245,12 @@ class RankWorker:
             return self._send_all(self.weights.gather_weights())
         if self._shared is None:
             self._shared = map_weights(Path(into), self.weights.describe_layout())
+            if self.device.type == "cuda":
+                lock_pages(self._shared)
         for name, whole in self.weights.gather_weights():
-            self._shared[name].copy_(whole)
+            self._shared[name].copy_(whole, non_blocking=True)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return {}
 
     def _send_gradients(self, payload: bytearray) -> dict[str, Any]:

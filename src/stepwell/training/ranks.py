@@ -211,21 +211,24 @@ class Ranks:
             send_message(self.peers[0].link, {"do": command, **words})
             return self._await_answers(self.peers[:1], self.timeout_s)[0].tensors
 
+    def send_trajectories(self, minibatches: Sequence[TrajectoryMinibatch]) -> None:
+        """Send all ranks the data of an update, one by one: they read them while the next is written."""
+        with self._raise_worker_error():
+            self._await_due_answers()
+            for number, minibatch in enumerate(minibatches):
+                for encoded in map(encode_trajectory, minibatch.trajectories):
+                    for peer in self.peers:
+                        send_message(peer.link, {"do": "hold", "batch": number}, encoded)
+
     def take_batches(self, policy: Policy, minibatches: Sequence[TrajectoryMinibatch]) -> None:
-        """Send all ranks the minibatches of an update; they pack them while the trainer does."""
-        settings, payload = [], []
+        """Let all ranks pack the minibatches whose trajectories they were sent, while the trainer does."""
         names = ("token_budget", "with_bootstrap", "micro_batch", "seed", "keeps_trajectories")
-        for minibatch in minibatches:
-            encoded = [encode_trajectory(trajectory) for trajectory in minibatch.trajectories]
-            more = {name: getattr(minibatch, name) for name in names}
-            settings.append({"sizes": [len(item) for item in encoded], **more})
-            payload += encoded
+        settings = [{name: getattr(minibatch, name) for name in names} for minibatch in minibatches]
         store = getattr(policy, "image_store", None)
         images = [] if store is None else [store.get(name) for name in list_images(minibatches)]
         shapes = [list(image.shape[:2]) for image in images]
-        joined = b"".join([*payload, *(image.tobytes() for image in images)])
+        joined = b"".join(image.tobytes() for image in images)
         with self._raise_worker_error():
-            self._await_due_answers()
             for peer in self.peers:
                 send_message(peer.link, {"do": "take", "minibatches": settings, "images": shapes}, joined)
         frequencies = {name: one.float().cpu() for name, one in read_frequencies(policy.model).items()}

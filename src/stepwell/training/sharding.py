@@ -10,7 +10,9 @@
 the weights of its head directly, so the hooks sit on a module around the whole pass (`ForwardRoot`).
 
 16-bit weights are float32 in the shards: the optimizer's originals themselves. They are rounded when a layer
-is gathered, and gradients are summed in float32. Frozen weights (those under adapters) keep their type.
+is gathered, and gradients are summed in float32. Frozen weights (those under adapters) keep their type. A rank
+that is alone gathers nothing from others, it only rounds: it does so once per update, and holds what a trainer
+without shards holds.
 
 Invariants
 * All ranks gather the same layers in the same order. A microbatch without actions or images still runs the
@@ -108,6 +110,12 @@ class ShardedPolicy:
             frozen = MixedPrecisionPolicy()
             root = ForwardRoot(policy.reference)
             self.reference = self._shard_parts(root, [policy.reference], frozen, set())
+        is_rounded = precision.param_dtype is not None
+        trains_all = all(parameter.requires_grad for parameter in self.root.parameters())
+        self._keeps_gathered = mesh.size() == 1 and is_rounded and trains_all
+        if self._keeps_gathered:
+            self.root.set_reshard_after_forward(False)
+            self.root.set_reshard_after_backward(False)
 
     def _shard_parts(
         self, root: ForwardRoot, parts: list[Any], precision: MixedPrecisionPolicy, whole: set[nn.Parameter]
@@ -129,9 +137,15 @@ class ShardedPolicy:
         runner = self.policy.read_instructions() if with_instructions else self.policy
         with torch.set_grad_enabled(keep):
             outputs = Outputs(*self.root(runner, microbatch, wanted))
-        if not keep:
+        if not keep and not self._keeps_gathered:
             self.root.reshard()
         return outputs
+
+    def forget_gathered(self) -> None:
+        """Gather all weights anew for the next pass: their shards have changed."""
+        for module in self.root.modules() if self._keeps_gathered else ():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def run_reference(self, microbatch: Any, wanted: dict[str, bool]) -> Outputs:
         """Outputs of the frozen reference."""
