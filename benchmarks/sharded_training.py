@@ -6,6 +6,9 @@ copies (`none`) or in shards (`full`, FSDP2). An update contains all that a trai
 clipping, the step; with ranks also what travels between processes, and the trained weights back to the host.
 `published` adds copying the weights to the host where they are not there yet, as publishing them does.
 
+`waits_s` is what the trainer's process waited for in the last update: each command to the ranks, and with
+`collect_weights` all of taking their weights over. The rest of the update is the trainer's own work.
+
 Memory is the peak of each rank from its start: of the GPU's allocator, or on the CPU of the process, less
 what it had when it started. `weights` and `optimizer` are what a rank keeps between updates.
 
@@ -36,6 +39,7 @@ from stepwell.config.training import TrainConfig
 from stepwell.core import Status, Step, Task, Trajectory
 from stepwell.policies import CausalLMPolicy
 from stepwell.training import Trainer
+from stepwell.training.ranks import Ranks
 
 RESULTS = Path(__file__).parent / "results"
 SHAPES: dict[str, dict[str, int]] = {
@@ -82,6 +86,30 @@ def write_model(shape: str, folder: Path, dtype: torch.dtype) -> None:
         LlamaForCausalLM(config).to(dtype).save_pretrained(folder)
 
 
+def time_ranks(found: dict[str, float]) -> None:
+    """Add up in `found` what calls of `Ranks` take from now on."""
+
+    def time_method(method: str) -> None:
+        run = getattr(Ranks, method)
+
+        def run_timed(self: Ranks, *given: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return run(self, *given, **named)
+            finally:
+                name = given[0] if method == "call" else method
+                found[name] = found.get(name, 0.0) + time.perf_counter() - start
+
+        setattr(Ranks, method, run_timed)
+
+    for method in ("call", "send_trajectories", "take_batches", "collect_weights"):
+        if hasattr(Ranks, method):
+            time_method(method)
+
+
+WAITS: dict[str, float] = {}
+
+
 class Row:
     """One way of training."""
 
@@ -100,6 +128,7 @@ class Row:
 
     def update(self, batch: list[Trajectory]) -> None:
         """One update, and its weights on the host."""
+        WAITS.clear()
         start = time.perf_counter()
         self.losses.append(self.trainer.update(batch)["loss"])
         if self.is_cuda:
@@ -129,6 +158,7 @@ def measure_row(make: Callable[[], Row], batch: list[Trajectory], num_updates: i
             "update_s": update_s,
             "published_s": published_s,
             "losses": row.losses,
+            "waits_s": dict(WAITS),
             "ranks": row.measure_memory(),
         }
     finally:
@@ -157,6 +187,7 @@ def main() -> None:
             rows[f"none, {count} ranks"] = ("none", count)
         rows[f"full, {count} rank{'s' if count > 1 else ''}"] = ("full", count)
     found: dict[str, Any] = {}
+    time_ranks(WAITS)
     with tempfile.TemporaryDirectory() as folder:
         write_model(shape, Path(folder) / "model", getattr(torch, args.dtype))
         for name, (sharding, count) in rows.items():
@@ -192,6 +223,8 @@ def print_row(name: str, row: dict[str, Any], plain: dict[str, Any]) -> None:
     times = f"update {row['update_s']:.2f} s ({speed[0]:.2f} of plain's speed), published "
     times += f"{row['published_s']:.2f} s ({speed[1]:.2f})"
     print(f"{name:16} {times}; losses differ by {gap:.1e}; MB by rank: {memory or '-'}", flush=True)
+    waits = ", ".join(f"{name} {seconds * 1e3:.0f}" for name, seconds in row["waits_s"].items())
+    print(f"{'':16} ms waited for ranks in the last update: {waits or '-'}", flush=True)
 
 
 if __name__ == "__main__":

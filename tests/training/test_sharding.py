@@ -184,6 +184,25 @@ def test_shards_in_bfloat16_differ_from_one_device_by_less_than_it_rounds_and_ar
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("slow_bfloat16")
+def test_one_rank_learns_what_one_device_learns_in_bfloat16_update_by_update(
+    trajectories: list[Trajectory],
+) -> None:
+    """It gathers its weights once per update, so each update must run with those of the one before."""
+    fast = {"learning_rate": 1e-3}
+    with (
+        trainer(language(dtype="bfloat16"), "grpo", 1, optimizer=fast) as alone,
+        trainer(language(dtype="bfloat16"), "grpo", 1, optimizer=fast, sharding="full") as together,
+    ):
+        for _ in range(3):
+            alone.update(trajectories), together.update(trajectories)
+            one, other = read_gradient(alone), read_gradient(together)
+            assert (one - other).norm() < 1e-2 * one.norm()
+        for name, weight in alone.policy.state_dict().items():
+            torch.testing.assert_close(together.policy.state_dict()[name], weight, rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.slow
 def test_adapters_alone_are_trained_and_collected(trajectories: list[Trajectory]) -> None:
     pytest.importorskip("peft")
     chosen = {"lora": {"r": 4}, "gradient_checkpointing": "full"}

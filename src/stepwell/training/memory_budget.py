@@ -127,3 +127,13 @@ def describe_checkpointing(policy: Any) -> str:
     if not policy.recomputes_outputs:
         return "none"
     return {"keep": "selective", "again": "mlp", "offload": "offload"}[policy.gate_way]
+
+
+def read_options(policy: Policy) -> dict[str, Any]:
+    """Settings of a language policy that its directory does not contain."""
+    if not hasattr(policy, "is_replayed"):
+        return {}
+    return {
+        "attention": "replay" if policy.is_replayed else "auto",
+        "gradient_checkpointing": describe_checkpointing(policy),
+    }

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,9 +44,10 @@ def map_weights(file: Path, layout: Layout) -> dict[str, Tensor]:
 
 
 def lock_pages(weights: dict[str, Tensor]) -> None:
-    """Let a GPU write to mapped weights at its full speed; where the system refuses, it writes more slowly."""
+    """Let a GPU write to mapped weights at its full speed; where the system refuses, it is slower."""
     memory = next(iter(weights.values())).untyped_storage()
-    if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes(), 0)):
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    if int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes(), 0)):
         with suppress(RuntimeError):  # CUDA reports a refusal once more, at the next kernel
             torch.ones(1, device="cuda")
 

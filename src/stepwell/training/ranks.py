@@ -44,7 +44,7 @@ from stepwell.core.text import take_first_line
 from stepwell.policies.rotary import find_other_frequencies, read_frequencies
 from stepwell.training import rank_memory
 from stepwell.training.batch import TrajectoryMinibatch, list_images
-from stepwell.training.memory_budget import describe_checkpointing
+from stepwell.training.memory_budget import read_options
 from stepwell.training.policy import Policy, move_to_host
 from stepwell.training.position_check import digest_positions
 from stepwell.training.rank_launch import RankLauncher, RankPeer
@@ -166,7 +166,7 @@ class Ranks:
             "policy": str(folder / "policy"),
             "kind": type(policy).__name__,
             "dtype": str(policy.model.dtype).removeprefix("torch."),
-            "options": _read_options(policy),
+            "options": read_options(policy),
             "trained": [name for name, _ in policy.named_parameters()],
         }
 
@@ -227,10 +227,10 @@ class Ranks:
         store = getattr(policy, "image_store", None)
         images = [] if store is None else [store.get(name) for name in list_images(minibatches)]
         shapes = [list(image.shape[:2]) for image in images]
-        joined = b"".join(image.tobytes() for image in images)
+        pixels = b"".join(image.tobytes() for image in images)
         with self._raise_worker_error():
             for peer in self.peers:
-                send_message(peer.link, {"do": "take", "minibatches": settings, "images": shapes}, joined)
+                send_message(peer.link, {"do": "take", "minibatches": settings, "images": shapes}, pixels)
         frequencies = {name: one.float().cpu() for name, one in read_frequencies(policy.model).items()}
         self._awaited = _Reading(digest_positions(policy, minibatches), frequencies)
 
@@ -296,8 +296,7 @@ class Ranks:
 
     def _await_answers(self, peers: Sequence[RankPeer], timeout_s: float) -> list[RankAnswer]:
         """One answer of each of these ranks; the first failure of any of them ends the waiting."""
-        found: dict[int, RankAnswer] = {}
-        tensors: dict[str, Tensor] = {}
+        found, tensors = dict[int, RankAnswer](), dict[str, Tensor]()
         until = time.monotonic() + timeout_s
         while len(found) < len(peers):
             waiting = {peer.link: peer for peer in peers if peer.rank not in found}
@@ -391,13 +390,3 @@ def _end_ranks(peers: list[RankPeer], folder: Path) -> None:
     for peer in peers:
         peer.end(_GRACE_S)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _read_options(policy: Policy) -> dict[str, Any]:
-    """Settings of a language policy that its directory does not contain."""
-    if not hasattr(policy, "is_replayed"):
-        return {}
-    return {
-        "attention": "replay" if policy.is_replayed else "auto",
-        "gradient_checkpointing": describe_checkpointing(policy),
-    }

@@ -10,9 +10,8 @@
 the weights of its head directly, so the hooks sit on a module around the whole pass (`ForwardRoot`).
 
 16-bit weights are float32 in the shards: the optimizer's originals themselves. They are rounded when a layer
-is gathered, and gradients are summed in float32. Frozen weights (those under adapters) keep their type. A rank
-that is alone gathers nothing from others, it only rounds: it does so once per update, and holds what a trainer
-without shards holds.
+is gathered, and gradients are summed in float32. Frozen weights (those under adapters) keep their type. A
+rank that is alone has nothing to gather, it only rounds: once per update, if it trains all of its weights.
 
 Invariants
 * All ranks gather the same layers in the same order. A microbatch without actions or images still runs the
