@@ -21,7 +21,7 @@ from stepwell import __version__
 from stepwell.core.errors import StepwellError
 from stepwell.core.names import describe_missing_module, suggest_name
 from stepwell.core.user_code import format_own_lines, has_own_lines
-from stepwell.runs.interrupts import Terminated, raise_on_sigterm
+from stepwell.runs.interrupts import Terminated, raise_on_stop
 
 # each is a module of this folder, in the order of `stepwell --help`
 COMMANDS = (
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.is_whole_process = argv is None
     warnings.showwarning = _show_warning
     try:
-        with raise_on_sigterm():
+        with raise_on_stop():
             code = int(args.run(args))
         sys.stdout.flush()  # a reader that has gone is noticed here, not at exit
         return code
@@ -186,7 +186,3 @@ def _end_quietly() -> int:
     """End without a message: the reader of our output (`| head`) has gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

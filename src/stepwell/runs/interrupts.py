@@ -20,13 +20,15 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def raise_on_sigterm() -> Iterator[None]:
-    """Inside the block SIGTERM raises `Terminated`, so that running code can clean up."""
+def raise_on_stop() -> Iterator[None]:
+    """Inside the block SIGTERM raises `Terminated`, and Ctrl-C, if it is not ignored, `KeyboardInterrupt`."""
 
     def handle(number: int, frame: Any) -> None:
         raise Terminated
 
-    with _handle_signals({signal.SIGTERM: handle}):
+    is_heard = signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None)
+    interrupt = {signal.SIGINT: signal.default_int_handler} if is_heard else {}
+    with _handle_signals({signal.SIGTERM: handle, **interrupt}):
         yield
 
 
