@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from stepwell.config.profile import PipelineProfile
     from stepwell.config.run import RunConfig
+    from stepwell.runs.planner.case_pool import CasePool
     from stepwell.runs.planner.forecast import Forecast
 
 _EXAMPLES = (
@@ -70,7 +71,11 @@ def run(args: argparse.Namespace) -> int:
     profile = _get_profile(args, config)
     if args.save_profile is not None:
         profile.write_file(args.save_profile)
-    _forecast(args, config, profile)
+    from stepwell.runs.planner.case_pool import CasePool
+    from stepwell.runs.planner.forecast import model_case
+
+    with CasePool(model_case) as pool:
+        _forecast(args, config, profile, pool)
     return 0
 
 
@@ -94,7 +99,7 @@ def _show_work(text: str, num_devices: int) -> Status:
     return Console(stderr=True).status(f"{text}{size}")
 
 
-def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProfile) -> None:
+def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProfile, pool: CasePool) -> None:
     from stepwell.core.errors import ConfigError
     from stepwell.envs.registry import find_env_type
     from stepwell.runs.planner import report
@@ -116,7 +121,7 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
     cluster = Cluster(sizes, args.per_machine, cores)
     max_inflight = 1 if find_env_type(config.env.name).is_robot else 4
     with _show_work("modelling every mode and placement", max(sizes)):
-        rows = forecast_run(config, profile, cluster, max_inflight=max_inflight)
+        rows = forecast_run(config, profile, cluster, max_inflight=max_inflight, pool=pool)
     print(*report.describe_profile(profile), sep="\n")
     _print_table(rows)
     recommended = {}
@@ -124,7 +129,7 @@ def _forecast(args: argparse.Namespace, config: RunConfig, profile: PipelineProf
         best = choose_best(rows, size)
         with _show_work("looking for better settings", size):
             smaller = choose_smaller(config, profile, cluster, best, max_inflight)
-            better, chosen = recommend_settings(best, smaller)
+            better, chosen = recommend_settings(best, smaller, pool=pool)
             ways = compare_weight_syncs(best)
         both = {way: report.dump_forecast(row) for way, row in ways.items()}
         recommended[size] = {"settings": chosen, **report.dump_forecast(better), "weight_syncs": both}

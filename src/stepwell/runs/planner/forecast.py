@@ -12,19 +12,20 @@ is the bottleneck.
 The work of a forecast is in the calls to simulators. Where they are many, one modelled environment stands for
 several of a batch, and then episodes and updates are shortened (`PlannedHardware.shortened`): by little for
 the figures of the table, by more for comparisons of one case with and without a change. Settings for several
-machines are looked for on one, and checked on all.
+machines are looked for on one, and checked on all. What will be asked for is modelled on all cores at once,
+where a `CasePool` is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from statistics import mean
 from typing import Any, Literal
 
 from stepwell.config.profile import PipelineProfile, WeightTimes
 from stepwell.config.run import RunConfig
+from stepwell.runs.planner.case_pool import CasePool
 from stepwell.workers.modelled import run_modelled
 from stepwell.workers.pipeline import ModelledRun
 from stepwell.workers.placement import CORES, DevicePlacement
@@ -177,9 +178,27 @@ def _choose_divisor(size: int, wanted: float) -> int:
     return next(k for k in range(1, size + 1) if size % k == 0 and (k >= wanted or k == size))
 
 
-@lru_cache(maxsize=256)
+Pair = tuple[ForecastCase, PlannedHardware]
+_KNOWN: dict[Pair, Forecast] = {}
+
+
 def run_case(case: ForecastCase, hardware: PlannedHardware) -> Forecast:
     """Model a case. It repeats exactly, so the same one is modelled once."""
+    if (case, hardware) not in _KNOWN:
+        _KNOWN[case, hardware] = model_case(case, hardware)
+    return _KNOWN[case, hardware]
+
+
+def model_ahead(pool: CasePool | None, wanted: Iterable[Pair]) -> None:
+    """Model cases that `run_case` will be asked for, all at once."""
+    new = [pair for pair in dict.fromkeys(wanted) if pair not in _KNOWN]
+    if pool is not None and pool.size and len(new) > 1:
+        new.sort(key=lambda pair: -count_calls(pair[1]) / pair[1].shortened)  # no long one at the end
+        _KNOWN.update(zip(new, pool.run_all(new), strict=True))
+
+
+def model_case(case: ForecastCase, hardware: PlannedHardware) -> Forecast:
+    """The same, whether it is known or not."""
     num_updates = FEWER_UPDATES[case.mode] if hardware.shortened > 1 else NUM_UPDATES
     run = run_modelled(hardware, case.mode, num_updates, stale_data="weight")
     return Forecast(
@@ -202,9 +221,24 @@ def measure_throughput(run: ModelledRun, hardware: PlannedHardware) -> float:
 
 def find_limits(forecast: Forecast) -> Forecast:
     """The same with `gains`: throughput without each part, over what it is."""
-    profile = forecast.hardware.profile
+    whole = run_case(forecast.case, shorten(forecast.hardware, COMPARED_CALLS, COMPARED_SHORTENED))
+    gains = {
+        part: run_case(forecast.case, hardware).turns_per_s / whole.turns_per_s
+        for part, hardware in _leave_out_parts(whole.hardware).items()
+    }
+    return replace(forecast, gains=gains)
+
+
+def _list_comparisons(forecast: Forecast) -> list[Pair]:
+    """What `find_limits` and `compare_weight_syncs` ask for."""
     hardware = shorten(forecast.hardware, COMPARED_CALLS, COMPARED_SHORTENED)
-    whole = run_case(forecast.case, hardware)
+    pairs = [(forecast.case, one) for one in (hardware, *_leave_out_parts(hardware).values())]
+    return [*pairs, _sync_otherwise(forecast)]
+
+
+def _leave_out_parts(hardware: PlannedHardware) -> dict[str, PlannedHardware]:
+    """The same devices, on which one part takes no time."""
+    profile = hardware.profile
     free = ((1.0, 0.0),)
     without: dict[str, dict[str, object]] = {
         "simulators": {"simulator": profile.simulator.model_copy(update={"times": free, "reset_s": 0.0})},
@@ -214,25 +248,28 @@ def find_limits(forecast: Forecast) -> Forecast:
         "driver": {"controller_s": 0.0},
         "switches": {"switch_s": 0.0},
     }
-    gains = {}
-    for part, change in without.items():
-        other = replace(hardware, profile=profile.model_copy(update=change))
-        gains[part] = run_case(forecast.case, other).turns_per_s / whole.turns_per_s
-    return replace(forecast, gains=gains)
+    return {
+        part: replace(hardware, profile=profile.model_copy(update=change)) for part, change in without.items()
+    }
 
 
 def compare_weight_syncs(forecast: Forecast) -> dict[str, Forecast]:
     """The same case with either way of `workers.weight_sync`."""
-    return {
-        way: forecast
-        if way == forecast.hardware.weight_sync
-        else run_case(forecast.case, replace(forecast.hardware, weight_sync=way))
-        for way in WEIGHT_SYNCS
-    }
+    own = forecast.hardware.weight_sync
+    found = {way: forecast if way == own else run_case(*_sync_otherwise(forecast)) for way in WEIGHT_SYNCS}
+    return found
+
+
+def _sync_otherwise(forecast: Forecast) -> Pair:
+    other = next(way for way in WEIGHT_SYNCS if way != forecast.hardware.weight_sync)
+    return forecast.case, replace(forecast.hardware, weight_sync=other)
 
 
 def recommend_settings(
-    forecast: Forecast, smaller: Forecast | None = None, num_rounds: int = 2
+    forecast: Forecast,
+    smaller: Forecast | None = None,
+    num_rounds: int = 2,
+    pool: CasePool | None = None,
 ) -> tuple[Forecast, dict[str, object]]:
     """Settings with a higher forecast (batches, waits, shards, environment batches), and that forecast.
 
@@ -243,8 +280,13 @@ def recommend_settings(
     chosen: dict[str, object] = {}
     for _ in range(num_rounds):
         before = best
-        for name, value in _list_changes(before):
-            other = run_case(start.case, change_setting(best.hardware, name, value))
+        changes = list(_list_changes(before))
+        for number, (name, value) in enumerate(changes):
+            hardware = change_setting(best.hardware, name, value)
+            if pool is not None and (start.case, hardware) not in _KNOWN:  # as many as there are processes
+                near = changes[number : number + max(1, pool.size)]
+                model_ahead(pool, [(start.case, change_setting(best.hardware, *one)) for one in near])
+            other = run_case(start.case, hardware)
             if other.turns_per_s > 1.02 * best.turns_per_s:
                 best, chosen[name] = other, value
         if best is before:
@@ -304,14 +346,23 @@ def _list_changes(forecast: Forecast) -> Iterator[tuple[str, object]]:
 
 
 def forecast_run(
-    config: RunConfig, profile: PipelineProfile, cluster: Cluster, *, max_inflight: int = 1
+    config: RunConfig,
+    profile: PipelineProfile,
+    cluster: Cluster,
+    *,
+    max_inflight: int = 1,
+    pool: CasePool | None = None,
 ) -> list[Forecast]:
     """Every case, the fastest of each size with its limits."""
-    rows = []
-    for case in list_cases(cluster, has_device_physics=profile.simulator.device > 0):
-        rows.append(run_case(case, build_case(config, profile, cluster, case, max_inflight)))
-    for size in cluster.sizes:
-        best = choose_best(rows, size)
+    cases = list(list_cases(cluster, has_device_physics=profile.simulator.device > 0))
+    pairs = [(case, build_case(config, profile, cluster, case, max_inflight)) for case in cases]
+    model_ahead(pool, pairs)
+    rows = [run_case(*pair) for pair in pairs]
+    fastest = [choose_best(rows, size) for size in cluster.sizes]
+    model_ahead(
+        pool, [pair for best in fastest for pair in (*_list_comparisons(best), _sync_otherwise(best))]
+    )
+    for best in fastest:
         rows[rows.index(best)] = find_limits(best)
     return rows
 
