@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,15 @@ def list_children(pid: int) -> list[int]:
     return [int(child) for child in found.read_text().split()] if found.exists() else []
 
 
-def await_true(check: object, what: str) -> None:
+def await_true(check: Callable[[], bool], what: str) -> None:
     until = time.monotonic() + LIMIT_S
-    while not check():  # type: ignore[operator]
+    while not check():
         assert time.monotonic() < until, what
         time.sleep(0.02)
+
+
+def await_end(pids: list[int]) -> None:
+    await_true(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "a process was left behind")
 
 
 def test_processes_end_when_the_one_that_started_them_is_killed() -> None:
