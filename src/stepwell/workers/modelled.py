@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from stepwell.core import (
     Sampling,
     SamplingParams,
     Status,
+    Step,
     Task,
     TokenAction,
     TokenState,
@@ -136,7 +138,7 @@ class ModelledGenerator(_ModelledWorker):
             self._num_inflight -= len(requests)
         await pause_for(message_s)
         span = VersionSpan(min(first, self.version), self.version)
-        return [Sampled(_ACTION, _LOGPROBS, Sampling(), span) for _ in requests]
+        return [Sampled(_ACTION, _LOGPROBS, Sampling(), span)] * len(requests)
 
     async def load_weights(self, version: int, weights: Mapping[str, Any]) -> str:
         self.version = version
@@ -168,6 +170,12 @@ async def pause_for(seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
+@lru_cache(maxsize=64)
+def _make_step(versions: VersionSpan) -> Step:
+    """One step for all turns of these versions: nothing is written into it, and checking each takes long."""
+    return Sampled(_ACTION, _LOGPROBS, Sampling(), versions).step(_STATE)
+
+
 class ModelledPlayer:
     """Records episodes without content."""
 
@@ -189,7 +197,7 @@ class ModelledPlayer:
     def record_step(
         self, episode: Episode, request: Request, sampled: Sampled, read: Any, turn: Turn
     ) -> None:
-        episode.steps.append(sampled.step(request.state))
+        episode.steps.append(_make_step(sampled.policy_version))
         episode.num_actions += 1
         if turn.terminated:
             episode.status = Status.SUCCESS
