@@ -72,9 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if args.save_profile is not None:
         profile.write_file(args.save_profile)
     from stepwell.runs.planner.case_pool import CasePool
-    from stepwell.runs.planner.forecast import model_case
 
-    with CasePool(model_case) as pool:
+    with CasePool() as pool:
         _forecast(args, config, profile, pool)
     return 0
 

@@ -1,71 +1,76 @@
 """Processes that model cases at once, one per core: cases do not depend on each other.
 
-    forecast.model_ahead ─► CasePool.run_all ─┬─ pipe ─► a forked process ─► run_case
-                                              └─ pipe ─► …
+    forecast_ahead ─► CasePool.run_all ─┬─ socket ─► a child process (`case_worker.py`) ─► forecast_case
+                                        └─ socket ─► …
 
-They are forked, so that they know what this process knows, and while it has no threads that matter. Ctrl-C
-reaches only the process that started them.
-
-Invariant: they end with that process, however it ends, because their pipe is closed then.
+They start when they are first needed. What travels is pickled: both ends are this program on this machine.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import io
 import os
-import signal
+import pickle
+import select
+import socket
 import sys
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+from stepwell.core.child_process import ChildProcess, limit_threads
+from stepwell.core.errors import InfraError
+
+
+@dataclass(eq=False)
+class _CaseProcess:
+    """A process that models one case at a time."""
+
+    process: ChildProcess
+    link: socket.socket
+    file: io.BufferedRWPair
+    number: int = -1  # of its case
 
 
 class CasePool:
-    """Processes that call one function. On one core there are none, nor where a system cannot fork safely."""
+    """As many processes as there are cores; none where there is one core."""
 
-    def __init__(self, call: Callable[..., Any], num_processes: int | None = None) -> None:
-        if num_processes is None:
-            num_processes = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-        self.size = num_processes if num_processes > 1 else 0
-        self._links: list[Connection] = []
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # until the processes ignore them
-        try:
-            for _ in range(self.size):
-                self._start_process(call)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    def __init__(self, num_processes: int | None = None) -> None:
+        self.size = len(os.sched_getaffinity(0)) if num_processes is None else num_processes
+        self._processes: list[_CaseProcess] = []
 
-    def _start_process(self, call: Callable[..., Any]) -> None:
-        context = multiprocessing.get_context("fork")
-        ours, theirs = context.Pipe()
-        self._links.append(ours)
-        context.Process(target=_serve, args=(call, theirs, self._links), daemon=True).start()
-        theirs.close()
+    @property
+    def pids(self) -> list[int]:
+        """Of its processes."""
+        return [one.process.pid for one in self._processes]
 
     def run_all(self, given: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call the function with each of these; the results in order, or the first error."""
+        """Model these cases; the forecasts in order."""
+        while len(self._processes) < min(self.size, len(given)):
+            self._processes.append(_start_process())
         found: dict[int, Any] = {}
-        left, busy = list(range(len(given))), dict[Connection, int]()
-        free = list(self._links)
+        left, free = list(range(len(given))), list(self._processes)
+        busy: dict[socket.socket, _CaseProcess] = {}
         while left or busy:
             while free and left:
-                busy[link := free.pop()] = left.pop(0)
-                link.send(given[busy[link]])
-            ready = wait(list(busy))
-            for link in [link for link in busy if link in ready]:
-                result = link.recv()
-                if isinstance(result, Exception):
-                    raise result
-                found[busy.pop(link)] = result
-                free.append(link)
+                one = free.pop()
+                one.number = left.pop(0)
+                pickle.dump(given[one.number], one.file)
+                one.file.flush()
+                busy[one.link] = one
+            for link in select.select(list(busy), [], [])[0]:
+                one = busy.pop(link)
+                found[one.number] = _read_forecast(one)
+                free.append(one)
         return [found[number] for number in range(len(given))]
 
     def close(self) -> None:
         """End the processes."""
-        for link in self._links:
-            link.close()
+        for one in self._processes:
+            one.process.kill()
+            one.file.close()
+            one.link.close()
+        self._processes.clear()
 
     def __enter__(self) -> CasePool:
         return self
@@ -74,22 +79,18 @@ class CasePool:
         self.close()
 
 
-def _serve(call: Callable[..., Any], link: Connection, others: Sequence[Connection]) -> None:
-    for other in others:  # else a pipe would stay open when its owner has ended
-        other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-    while True:
-        try:
-            given = link.recv()
-        except (EOFError, OSError):
-            os._exit(0)
-        try:
-            result = call(*given)
-        except Exception as error:  # raised again in the process that asked
-            result = error
-        try:
-            link.send(result)
-        except OSError:
-            os._exit(0)
+def _start_process() -> _CaseProcess:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-P", "-m", "stepwell.runs.planner.case_worker", str(theirs.fileno())]
+        environment = os.environ | limit_threads(1)
+        process = ChildProcess(command, environment=environment, pass_fds=(theirs.fileno(),))
+    return _CaseProcess(process, ours, ours.makefile("rwb"))
+
+
+def _read_forecast(one: _CaseProcess) -> Any:
+    try:
+        return pickle.load(one.file)
+    except (EOFError, OSError, pickle.UnpicklingError) as error:
+        one.process.wait(timeout_s=5.0)
+        raise InfraError(f"a process that models cases {one.process.describe_end()}") from error

@@ -40,6 +40,8 @@ MAX_CALLS, MAX_SHORTENED = 2000, 4.0
 """Beyond this many turns of environment batches a case is shortened, by at most this factor."""
 COMPARED_CALLS, COMPARED_SHORTENED = 1000, 6.0
 """The same where two cases are compared."""
+MIN_CALLS = 4000
+"""Fewer of these are modelled sooner than processes start that could share them."""
 NUM_UPDATES = 5
 FEWER_UPDATES: dict[Mode, int] = {"sync": 3, "rollout_async": 3, "train_async": 4, "stream": 4}
 """Of a shortened case. The first and the last one are not counted; in two modes each is like the next."""
@@ -185,19 +187,20 @@ _KNOWN: dict[Pair, Forecast] = {}
 def run_case(case: ForecastCase, hardware: PlannedHardware) -> Forecast:
     """Model a case. It repeats exactly, so the same one is modelled once."""
     if (case, hardware) not in _KNOWN:
-        _KNOWN[case, hardware] = model_case(case, hardware)
+        _KNOWN[case, hardware] = forecast_case(case, hardware)
     return _KNOWN[case, hardware]
 
 
-def model_ahead(pool: CasePool | None, wanted: Iterable[Pair]) -> None:
-    """Model cases that `run_case` will be asked for, all at once."""
+def forecast_ahead(pool: CasePool | None, wanted: Iterable[Pair]) -> None:
+    """Model cases that `run_case` will be asked for, all at once, if that pays for starting processes."""
     new = [pair for pair in dict.fromkeys(wanted) if pair not in _KNOWN]
-    if pool is not None and pool.size and len(new) > 1:
-        new.sort(key=lambda pair: -count_calls(pair[1]) / pair[1].shortened)  # no long one at the end
+    calls = {pair: count_calls(pair[1]) / pair[1].shortened for pair in new}
+    if pool is not None and pool.size > 1 and len(new) > 1 and (pool.pids or sum(calls.values()) > MIN_CALLS):
+        new.sort(key=lambda pair: -calls[pair])  # no long one at the end
         _KNOWN.update(zip(new, pool.run_all(new), strict=True))
 
 
-def model_case(case: ForecastCase, hardware: PlannedHardware) -> Forecast:
+def forecast_case(case: ForecastCase, hardware: PlannedHardware) -> Forecast:
     """The same, whether it is known or not."""
     num_updates = FEWER_UPDATES[case.mode] if hardware.shortened > 1 else NUM_UPDATES
     run = run_modelled(hardware, case.mode, num_updates, stale_data="weight")
@@ -285,7 +288,7 @@ def recommend_settings(
             hardware = change_setting(best.hardware, name, value)
             if pool is not None and (start.case, hardware) not in _KNOWN:  # as many as there are processes
                 near = changes[number : number + max(1, pool.size)]
-                model_ahead(pool, [(start.case, change_setting(best.hardware, *one)) for one in near])
+                forecast_ahead(pool, [(start.case, change_setting(best.hardware, *one)) for one in near])
             other = run_case(start.case, hardware)
             if other.turns_per_s > 1.02 * best.turns_per_s:
                 best, chosen[name] = other, value
@@ -356,10 +359,10 @@ def forecast_run(
     """Every case, the fastest of each size with its limits."""
     cases = list(list_cases(cluster, has_device_physics=profile.simulator.device > 0))
     pairs = [(case, build_case(config, profile, cluster, case, max_inflight)) for case in cases]
-    model_ahead(pool, pairs)
+    forecast_ahead(pool, pairs)
     rows = [run_case(*pair) for pair in pairs]
     fastest = [choose_best(rows, size) for size in cluster.sizes]
-    model_ahead(
+    forecast_ahead(
         pool, [pair for best in fastest for pair in (*_list_comparisons(best), _sync_otherwise(best))]
     )
     for best in fastest:
