@@ -12,6 +12,7 @@ import json
 import select
 import socket
 import threading
+import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,10 @@ class ServerWorker(CollectiveWorker):
         if "damaged" in self._server.faults:
             raise RuntimeError("the weights do not fit")
         self._server.load_tensors(new)
+
+
+IDLE_S = 20.0
+"""How long SGLang waits for its requests to end before it refuses to drop its cache (really 30 s)."""
 
 
 @dataclass
@@ -144,7 +149,10 @@ class ModelServer(CompletionsServer):
         return {"success": True}
 
     def on_sglang_flush_cache(self, body: Body) -> str:
-        if self.under_way and self.running.is_set():
+        until = time.monotonic() + IDLE_S
+        while self.under_way and time.monotonic() < until:  # paused or not, as the real server (0.5.23) does
+            time.sleep(0.005)
+        if self.under_way:
             raise ValueError("Timed out waiting for idle state.")
         self.drop_cache()
         return "Cache flushed."

@@ -33,6 +33,7 @@ class ServerDialect(Protocol):
 
     name: str
     has_fixed_name: bool  # whether the model keeps its name in an update of weights
+    drops_when_idle: bool  # an update drops the cache itself; `drop_cache` waits for requests to end
 
     def make_sampler(self, url: str, model: str, config: RemoteEngineConfig, tokenizer: Any) -> RemoteEngine:
         """Who samples at one server."""

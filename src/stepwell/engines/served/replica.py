@@ -120,9 +120,12 @@ class Replica:
             await self.sampler.check_logprobs(replace(probe, params=each))
 
     async def drop_cache(self) -> None:
-        """Forget the keys and values of earlier requests. Those under way compute theirs again."""
+        """Forget the keys of earlier requests. Those under way compute theirs again, or end first."""
         client = self.sampler.client
         async with self._pausing:
+            if self._dialect.drops_when_idle:
+                await self._dialect.drop_cache(client)
+                return
             await self._dialect.pause(client)
             try:
                 await self._dialect.drop_cache(client)
@@ -158,7 +161,8 @@ class Replica:
                 await dialect.load_folder(client, published.folder, published.label)
             else:
                 await dialect.load_group(client, self.group, published.weights or {}, published.label)
-            await dialect.drop_cache(client)
+            if not dialect.drops_when_idle:
+                await dialect.drop_cache(client)
         except ServerLostError:
             raise
         except (EngineError, InputError) as error:

@@ -2,7 +2,7 @@
 
     pause         /pause_generation, mode "retract"      requests under way wait and compute their keys again
     load_folder   /update_weights_from_disk              with the label as `weight_version`
-    drop_cache    /flush_cache
+    drop_cache    /flush_cache      waits for requests under way, also in a pause; an update flushes by itself
     read_label    /model_info
 
 SGLang returns logprobs of the temperature-scaled distribution before truncation, which is what a step needs
@@ -148,6 +148,7 @@ class SglangDialect:
 
     name = "SGLang"
     has_fixed_name = False
+    drops_when_idle = True
 
     def make_sampler(self, url: str, model: str, config: RemoteEngineConfig, tokenizer: Any) -> RemoteEngine:
         return SglangSampler(url, model, config, tokenizer=tokenizer)

@@ -40,6 +40,7 @@ class VllmDialect:
 
     name = "vLLM"
     has_fixed_name = True
+    drops_when_idle = False
 
     def __init__(self, images: ServedImages | None = None) -> None:
         self._images = images
