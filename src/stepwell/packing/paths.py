@@ -94,11 +94,13 @@ class PathPlan:
         )
 
     def pad(self, num_tokens: int) -> PathPlan:
-        """The same with a run of padding at the end, up to this many tokens."""
-        count = int(self.run_counts.sum())
+        """The same with runs of padding at the end, up to this many tokens; none is longer than the others."""
+        count, longest = int(self.run_counts.sum()), int(self.run_counts.max())
         if num_tokens == count:
             return self
-        runs, paths = (np.append(part, num_tokens - count) for part in (self.run_counts, self.path_counts))
+        starts = np.arange(count, num_tokens, longest)
+        more = np.minimum(longest, num_tokens - starts)
+        runs, paths = (np.append(part, more) for part in (self.run_counts, self.path_counts))
         return PathPlan(runs, paths, np.append(self.key_tokens, np.arange(count, num_tokens)))
 
 

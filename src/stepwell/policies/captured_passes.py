@@ -21,6 +21,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections import Counter
@@ -42,6 +43,9 @@ from stepwell.policies.head import find_plain_head
 _RUNS_ON = ("cuda",)
 MOST_PASSES = 8
 _TOLERANCE = 0.03
+_STEP, _SPARE = 512, 1024
+"""Sizes are multiples of so many tokens; and tokens that a pass may compute for nothing, in small passes,
+where they cost less than another capture."""
 Plan = paths.PathPlan | sequences.SequencePlan
 
 
@@ -76,12 +80,17 @@ class GraphRecorder:
         """Record without running; the result runs it."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
+        before = _count_unused_bytes()
         # thread_local: an engine in another thread may use the device at the same time
         with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
             run()
-        self.pool_bytes += max(0, torch.cuda.memory_reserved() - before)
+        self.pool_bytes += _count_unused_bytes() - before
         return graph.replay
+
+
+def _count_unused_bytes() -> int:
+    """Memory that torch holds and no tensor uses."""
+    return torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 class CapturedPasses:
@@ -97,7 +106,7 @@ class CapturedPasses:
 
     @property
     def pool_bytes(self) -> int:
-        """Memory that the graphs keep."""
+        """Memory that the graphs keep and torch does not count as that of tensors."""
         return 0 if self._recorder is None else self._recorder.pool_bytes
 
     def __reduce__(self) -> Any:
@@ -187,9 +196,8 @@ class _CapturedPass:
         self.layout = _FixedLayout(size, device)
         self._rows = embeddings.new_zeros(1, size.tokens, width)
         self._pulls = torch.zeros_like(self._rows[0])
-        self._row_grads: Tensor | None = None
         self._states = self._rows
-        self._grads: Tensor | None = None
+        self._grads: list[Tensor | None] = []
         self._positions = torch.zeros(1, size.tokens, dtype=torch.int64, device=device)
         self._arguments = {
             "position_ids": self._positions,
@@ -201,7 +209,7 @@ class _CapturedPass:
     def fits(self, plan: Plan) -> bool:
         """Whether this pass can run a plan without many more tokens."""
         own, count = self.size.tokens, plan.size.tokens
-        return count <= own <= 1.08 * count + 128 and self.size.holds(plan.pad(own).size)
+        return count <= own <= 1.08 * count + _SPARE and self.size.holds(plan.pad(own).size)
 
     def load(self, plan: Plan, positions: Tensor) -> None:
         """Take a microbatch's tree and positions."""
@@ -218,14 +226,15 @@ class _CapturedPass:
         return self._states[: embeddings.shape[0]].detach().clone()
 
     def run_backward(self, pulls: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the embeddings and of the trained parameters."""
-        assert self._grads is not None and self._row_grads is not None
+        """Gradients of the embeddings and of the trained parameters.
+
+        Those of parameters are the buffers themselves. They are held here too, so autograd copies them.
+        """
         _copy_rows(self._pulls, pulls)
         self._backward()
-        found = torch.split(self._grads.clone(), self._sizes)
-        shaped = [grad.view(shape) for grad, shape in zip(found, self._shapes, strict=True)]
-        grads = [shaped[place] if place >= 0 else None for place in self._places]
-        return self._row_grads[0, : pulls.shape[0]].clone(), *grads
+        row_grads, *grads = self._grads
+        assert row_grads is not None
+        return row_grads[0, : pulls.shape[0]].clone(), *grads
 
     def record(self, backbone: Any, parameters: list[Tensor], rows: Tensor, recorder: GraphRecorder) -> None:
         """Run once eagerly, record, and compare what the recorded pass gives with the eager one."""
@@ -246,45 +255,31 @@ class _CapturedPass:
 
         def run_backward() -> None:
             if self.is_trained:
-                self._keep_gradients(
-                    torch.autograd.grad(self._states, leaves, self._pulls, allow_unused=True)
-                )
+                found = torch.autograd.grad(self._states, leaves, self._pulls, allow_unused=True)
+                self._states, self._grads = self._states.detach(), list(found)
 
         def run_both() -> None:
             run_forward()
             run_backward()
 
         recorder.warm_up(run_both)
-        eager = self._copy_results()
+        eager = self._list_results()
         self._forward = recorder.record(run_forward)
         self._backward = recorder.record(run_backward) if self.is_trained else run_backward
-        self._states = self._states.detach()
         self._forward()
         self._backward()
-        for ours, theirs in zip(self._copy_results(), eager, strict=True):
-            gap = float((ours - theirs).norm() / theirs.norm())
-            if not gap <= _TOLERANCE:
-                raise RuntimeError(f"a captured pass differs from the eager one by {gap:.2g}")
+        gap = _measure_gap(self._list_results(), eager)
+        if not gap <= _TOLERANCE:
+            raise RuntimeError(f"a captured pass differs from the eager one by {gap:.2g}")
 
-    def _copy_results(self) -> list[Tensor]:
-        return [each.detach().float() for each in (self._states, self._grads) if each is not None]
+    def _list_results(self) -> list[list[Tensor]]:
+        """The states, and all gradients."""
+        grads = [each.detach() for each in self._grads if each is not None]
+        return [[self._states.detach()], grads] if grads else [[self._states.detach()]]
 
     def _run_backbone(self, backbone: Any, weights: dict[str, Tensor]) -> Tensor:
         given = {"inputs_embeds": self._rows, **self._arguments}
         return read_hidden_states(functional_call(backbone, weights, (), given)).flatten(0, 1)
-
-    def _keep_gradients(self, found: tuple[Tensor | None, ...]) -> None:
-        """Copy the gradients to where they are read; those of all parameters are one piece of memory."""
-        present = [grad.reshape(-1) for grad in found[1:] if grad is not None]
-        if self._grads is None:
-            ranks = iter(range(len(present)))
-            self._places = [-1 if grad is None else next(ranks) for grad in found[1:]]
-            self._shapes = [grad.shape for grad in found[1:] if grad is not None]
-            self._sizes = [grad.numel() for grad in present]
-            self._grads = present[0].new_empty(sum(self._sizes))
-            self._row_grads = torch.empty_like(self._rows)
-        assert self._row_grads is not None and found[0] is not None
-        torch._foreach_copy_([*torch.split(self._grads, self._sizes), self._row_grads], [*present, found[0]])
 
 
 class _ReplayedPass(torch.autograd.Function):
@@ -328,12 +323,13 @@ def forget_passes() -> None:
 
 def choose_size(plan: Plan) -> PlanSize:
     """The size of the pass to capture for a plan: rounded up, so that it serves similar ones."""
-    size = plan.pad(_round_up(plan.size.tokens, 16)).size
+    size = plan.pad(_round_up(plan.size.tokens, 16, _STEP)).size
     return replace(size, room=tuple(_round_up(each, 4) for each in size.room))
 
 
-def _round_up(count: int, per_octave: int) -> int:
-    step = max(1, (1 << max(count - 1, 0).bit_length()) // (2 * per_octave))
+def _round_up(count: int, per_octave: int, least: int = 1) -> int:
+    """Up to the next of so many sizes per octave, and to a multiple of `least`."""
+    step = max(least, (1 << max(count - 1, 0).bit_length()) // (2 * per_octave))
     return -(-count // step) * step
 
 
@@ -375,6 +371,16 @@ def _list_parameters(backbone: Any) -> list[Tensor]:
 
 def _list_addresses(parameters: list[Tensor]) -> list[tuple[int, bool]]:
     return [(each.data_ptr(), each.requires_grad) for each in parameters]
+
+
+def _measure_gap(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> float:
+    """The largest |ours - theirs| / |theirs| of these lists of tensors."""
+    gaps = []
+    for found, wanted in zip(ours, theirs, strict=True):
+        apart = [float((a.float() - b.float()).norm()) for a, b in zip(found, wanted, strict=True)]
+        size = [float(each.float().norm()) for each in wanted]
+        gaps.append(math.hypot(*apart) / math.hypot(*size))
+    return max(gaps)
 
 
 def _copy_rows(to: Tensor, rows: Tensor) -> None:
