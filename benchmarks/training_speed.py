@@ -24,7 +24,9 @@ the gradient by a tenth, in either way and by chance.
     python benchmarks/training_speed.py --device cuda --rows 3 --profile
     python benchmarks/training_speed.py --quick                     # a tiny model on the CPU
 
-Results are written after every row. Rows, batches and the ways themselves are in `training_ways.py`.
+Results are written after every row. `--continue` measures only the rows that the file does not hold yet, for
+a machine that is lent for a few minutes at a time; each row says when it was measured. Rows, batches and the
+ways themselves are in `training_ways.py`.
 """
 
 from __future__ import annotations
@@ -265,7 +267,25 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-gaps", action="store_true", help="leave out the gradients in float32")
     parser.add_argument("--output", type=Path, help="file of the results")
     parser.add_argument("--no-write", action="store_true", help="print only")
+    parser.add_argument(
+        "--continue", action="store_true", dest="continues", help="keep the rows that the file holds already"
+    )
     return parser.parse_args(arguments)
+
+
+def read_rows(target: Path, made: dict[str, str]) -> list[dict[str, Any]]:
+    """The rows that a file of results holds; they must be of the same machine and torch."""
+    if not target.exists():
+        return []
+    found = json.loads(target.read_text())
+    if (other := {key: found.get(key) for key in made}) != made:
+        raise SystemExit(f"{target} is of {other}, not {made}; write to another file")
+    rows: list[dict[str, Any]] = found["rows"]
+    return rows
+
+
+def _get_number(row: dict[str, Any]) -> str:
+    return str(row["number"])
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
@@ -281,17 +301,19 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             profile_row(row, device, dtype, options)
         return []
     target = options.output or RESULTS / f"training_speed_{'h200' if device.type == 'cuda' else 'cpu'}.json"
-    rows: list[dict[str, Any]] = []
-    for number, row in chosen.items():
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    made = {"machine": name, "torch": torch.__version__, "weights": f"random, {dtype}"}
+    rows = read_rows(target, made) if options.continues else []
+    for number in sorted(set(chosen) - {row["number"] for row in rows}):
         start = time.perf_counter()
-        rows.append({"number": number, **measure_row(row, device, dtype, options)})
+        measured = {"measured_at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+        rows.append({"number": number, **measured, **measure_row(chosen[number], device, dtype, options)})
         print(f"row {number}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
         if not options.no_write:
             target.parent.mkdir(exist_ok=True)
-            name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-            made = {"machine": name, "torch": torch.__version__, "weights": f"random, {dtype}", "rows": rows}
-            target.write_text(json.dumps(made, indent=2) + "\n")
+            target.write_text(json.dumps({**made, "rows": sorted(rows, key=_get_number)}, indent=2) + "\n")
         print("\n".join(list_lines(rows[-1:])), flush=True)
+    rows.sort(key=_get_number)
     print("\n".join(list_lines(rows)))
     return rows
 

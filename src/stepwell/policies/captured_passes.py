@@ -44,8 +44,7 @@ _RUNS_ON = ("cuda",)
 MOST_PASSES = 8
 _TOLERANCE = 0.03
 _STEP, _SPARE = 512, 1024
-"""Sizes are multiples of so many tokens; and tokens that a pass may compute for nothing, in small passes,
-where they cost less than another capture."""
+"""Sizes are multiples of so many tokens; a small pass may compute so many for nothing."""
 Plan = paths.PathPlan | sequences.SequencePlan
 
 
@@ -79,13 +78,28 @@ class GraphRecorder:
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Record without running; the result runs it."""
         graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
         torch.cuda.empty_cache()
         before = _count_unused_bytes()
-        # thread_local: an engine in another thread may use the device at the same time
-        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-            run()
+        with torch.cuda.stream(self._stream):
+            # thread_local: an engine in another thread may use the device at the same time
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                self._end_capture(graph)
         self.pool_bytes += _count_unused_bytes() - before
         return graph.replay
+
+    def _end_capture(self, graph: torch.cuda.CUDAGraph) -> None:
+        try:
+            graph.capture_end()
+        except RuntimeError:  # what was run cannot be captured; torch goes on as if it still captured
+            device = torch.cuda.current_device()
+            torch._C._cuda_endAllocateToPool(device, self._pool)
+            numbers = torch.cuda.default_generators[device]
+            numbers.graphsafe_set_state(numbers.clone_state())
+            raise
 
 
 def _count_unused_bytes() -> int:
@@ -106,7 +120,7 @@ class CapturedPasses:
 
     @property
     def pool_bytes(self) -> int:
-        """Memory that the graphs keep and torch does not count as that of tensors."""
+        """Memory that the graphs keep, besides that of tensors."""
         return 0 if self._recorder is None else self._recorder.pool_bytes
 
     def __reduce__(self) -> Any:
@@ -134,11 +148,11 @@ class CapturedPasses:
         states: Tensor = _ReplayedPass.apply(embeddings[0], captured, self, *trained)  # type: ignore[no-untyped-call]
         return states
 
-    def forget_all(self) -> None:
-        """Drop every pass and its memory."""
+    def refuse_all(self) -> bool:
+        """Drop every pass and its memory, and capture no more; whether anything was dropped."""
+        held, self._is_refused, self._recorder = len(self.passes), True, None
         self.passes.clear()
-        self._num_seen.clear()
-        self._recorder = None
+        return held > 0
 
     def open_ticket(self) -> _Ticket:
         """Reserve the memory of the passes until a backward pass has read it, or nobody can run it."""
@@ -174,8 +188,7 @@ class CapturedPasses:
             made.load(plan, arguments["position_ids"])
             made.record(backbone, parameters, embeddings.detach()[0], self._recorder)
         except Exception as error:  # whatever a model does that cannot be captured: it runs as before
-            self._is_refused = True
-            self.forget_all()
+            self.refuse_all()
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
             warnings.warn(f"training passes are not captured as CUDA graphs: {reason}", stacklevel=2)
             return None
@@ -209,7 +222,7 @@ class _CapturedPass:
     def fits(self, plan: Plan) -> bool:
         """Whether this pass can run a plan without many more tokens."""
         own, count = self.size.tokens, plan.size.tokens
-        return count <= own <= 1.08 * count + _SPARE and self.size.holds(plan.pad(own).size)
+        return count <= own <= max(1.08 * count, count + _SPARE) and self.size.holds(plan.pad(own).size)
 
     def load(self, plan: Plan, positions: Tensor) -> None:
         """Take a microbatch's tree and positions."""
@@ -226,10 +239,7 @@ class _CapturedPass:
         return self._states[: embeddings.shape[0]].detach().clone()
 
     def run_backward(self, pulls: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the embeddings and of the trained parameters.
-
-        Those of parameters are the buffers themselves. They are held here too, so autograd copies them.
-        """
+        """Gradients of embeddings and trained parameters; autograd copies those, since they are held here."""
         _copy_rows(self._pulls, pulls)
         self._backward()
         row_grads, *grads = self._grads
@@ -315,10 +325,12 @@ def measure_peak_bytes(device: torch.device | None = None) -> int:
     return torch.cuda.max_memory_allocated(device) + sum(each.pool_bytes for each in _all)
 
 
-def forget_passes() -> None:
-    """Drop what is captured in this process: memory has run out, or microbatches have other sizes now."""
-    for each in _all:
-        each.forget_all()
+def refuse_passes() -> bool:
+    """Capture no more in this process, since memory has run out; whether that frees any."""
+    held = [each.refuse_all() for each in _all]
+    if any(held):
+        warnings.warn("memory ran out: training passes are no longer captured CUDA graphs", stacklevel=2)
+    return any(held)
 
 
 def choose_size(plan: Plan) -> PlanSize:
