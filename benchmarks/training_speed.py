@@ -84,16 +84,17 @@ def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, op
         torch.cuda.reset_peak_memory_stats(device)
     times: list[float] = []
     # at least two: passes are captured in the first, which is not the time of an update
-    while len(times) < max(options.repeats, 2) and (
-        len(times) < 2 or sum(times) + times[-1] < options.seconds
+    least = 1 if way == "replay" else 2
+    while len(times) < max(options.repeats, least) and (
+        len(times) < least or sum(times) + times[-1] < options.seconds
     ):
+        if device.type == "cuda" and len(times) == 1:
+            torch.cuda.reset_peak_memory_stats(device)  # what was eager before it was captured is free again
         start = time.perf_counter()
         loss = runner.update()
         wait_for(device)
         times.append(time.perf_counter() - start)
         clear_gradients(runner.module)
-        if device.type == "cuda" and len(times) == 1:
-            torch.cuda.reset_peak_memory_stats(device)  # what was eager before it was captured is free again
     packed = pack(Batch.draw(row, torch.device("cpu")).steps, token_budget=row.budget, min_run=MIN_RUN)
     work, seconds = count_work(way, row, packed), min(times) / runner.share
     shape, is_cuda = SHAPES[row.model], device.type == "cuda"

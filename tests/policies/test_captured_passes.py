@@ -201,6 +201,21 @@ def test_a_backbone_that_cannot_be_captured_runs_eagerly_with_one_warning(device
     assert not list_passes(ours)
 
 
+@pytest.mark.gpu
+@pytest.mark.usefixtures("everywhere")
+def test_a_capture_that_fails_leaves_random_numbers_and_other_captures_as_they_were() -> None:
+    ours = build_policy("cuda", is_captured=True)
+    ours.model.model.norm.register_forward_hook(lambda *_: torch.cuda.synchronize())
+    with pytest.warns(UserWarning, match="not captured"):
+        for _ in range(3):
+            compute_gradients(ours, draw_batch(0))
+    assert not list_passes(ours) and torch.randn(3, device="cuda").isfinite().all()
+    other = build_policy("cuda", is_captured=True)
+    for _ in range(3):
+        compute_gradients(other, draw_batch(0))
+    assert list_passes(other)
+
+
 @pytest.mark.usefixtures("everywhere")
 def test_backbones_of_several_dtypes_and_copies_of_a_backbone_are_not_captured_with_others() -> None:
     ours = build_policy("cpu", is_captured=True)
@@ -221,6 +236,8 @@ def test_a_size_has_room_for_similar_trees() -> None:
     assert size.tokens >= 1370 and size.holds(plan.pad(size.tokens).size)
     smaller = paths.PathPlan(runs[0] - 5, runs[1] - 9, plan.key_tokens[:-36])
     assert size.holds(smaller.pad(size.tokens).size)
+    half = paths.PathPlan(runs[0][:3], runs[1][:3], plan.key_tokens[: runs[1][:3].sum()])
+    assert size.holds(half.pad(size.tokens).size), "padding is cut into runs no longer than the others"
     assert not size.holds(PlanSize((size.tokens, "sequences", True, ((1, 1370),)), (0,)))
     larger = paths.PathPlan(np.array([1370]), np.array([1370]), np.arange(1370))
     assert not size.holds(larger.pad(size.tokens).size)
