@@ -63,7 +63,7 @@ from training_ways import (
 )
 
 from stepwell.packing import pack
-from stepwell.policies.captured_passes import measure_peak_bytes
+from stepwell.policies.graph_recorder import measure_peak_bytes, note_peak
 from stepwell.training.batch import MIN_RUN
 
 RESULTS = Path(__file__).parent / "results"
@@ -81,15 +81,13 @@ def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, op
     wait_for(device)
     warm_up_s = time.perf_counter() - start
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+        note_peak(is_new=True)
     times: list[float] = []
     # at least two: passes are captured in the first, which is not the time of an update
     least = 1 if way == "replay" else 2
     while len(times) < max(options.repeats, least) and (
         len(times) < least or sum(times) + times[-1] < options.seconds
     ):
-        if device.type == "cuda" and len(times) == 1:
-            torch.cuda.reset_peak_memory_stats(device)  # what was eager before it was captured is free again
         start = time.perf_counter()
         loss = runner.update()
         wait_for(device)
@@ -107,7 +105,7 @@ def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, op
         "tokens_per_s": work.tokens / seconds,
         "mfu": work.count_flops(shape, is_strict=False) / seconds / PEAK_FLOPS if is_cuda else None,
         "work_mfu": work.count_flops(shape, is_strict=True) / seconds / PEAK_FLOPS if is_cuda else None,
-        "peak_gb": measure_peak_bytes(device) / 1e9 if is_cuda else None,
+        "peak_gb": measure_peak_bytes() / 1e9 if is_cuda else None,
         "captured_passes": count_passes(runner.module),
         "microbatches": len(packed.microbatches) if way in ("packed", "lean") else None,
         "loss": float(loss),

@@ -25,7 +25,6 @@ import math
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +37,7 @@ from stepwell.packing.kernel_inputs import PlanSize, ScoreOptions
 from stepwell.packing.layout import TreeLayout
 from stepwell.policies.activations import MOST_CAPTURED, count_layer_work
 from stepwell.policies.forward import find_backbone, read_hidden_states
+from stepwell.policies.graph_recorder import GraphRecorder, note_peak
 from stepwell.policies.head import find_plain_head
 
 _RUNS_ON = ("cuda",)
@@ -58,53 +58,6 @@ class _FixedLayout(TreeLayout):
         self.cache = {"sequence plan": size if is_dense else None, "path plan": size}
         self.cache["sequences" if is_dense else "paths"] = self.arrays
         self.__dict__["max_depth"] = 0  # windows were compared with the tree's own depth
-
-
-class GraphRecorder:
-    """Records what runs on the GPU, so that it can be launched again as one."""
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
-        self.pool_bytes = 0
-
-    def warm_up(self, run: Callable[[], None]) -> None:
-        """Run as usual, on the stream that records: kernels are compiled and planned there."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            run()
-        self._stream.synchronize()
-
-    def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Record without running; the result runs it."""
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        before = _count_unused_bytes()
-        with torch.cuda.stream(self._stream):
-            # thread_local: an engine in another thread may use the device at the same time
-            graph.capture_begin(self._pool, capture_error_mode="thread_local")
-            try:
-                run()
-            finally:
-                self._end_capture(graph)
-        self.pool_bytes += _count_unused_bytes() - before
-        return graph.replay
-
-    def _end_capture(self, graph: torch.cuda.CUDAGraph) -> None:
-        try:
-            graph.capture_end()
-        except RuntimeError:  # what was run cannot be captured; torch goes on as if it still captured
-            device = torch.cuda.current_device()
-            torch._C._cuda_endAllocateToPool(device, self._pool)
-            numbers = torch.cuda.default_generators[device]
-            numbers.graphsafe_set_state(numbers.clone_state())
-            raise
-
-
-def _count_unused_bytes() -> int:
-    """Memory that torch holds and no tensor uses."""
-    return torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 class CapturedPasses:
@@ -150,6 +103,7 @@ class CapturedPasses:
 
     def refuse_all(self) -> bool:
         """Drop every pass and its memory, and capture no more; whether anything was dropped."""
+        note_peak()
         held, self._is_refused, self._recorder = len(self.passes), True, None
         self.passes.clear()
         return held > 0
@@ -318,11 +272,6 @@ def install_passes(model: Any, is_wanted: bool, *, is_backbone: bool) -> None:
 
 
 _all: weakref.WeakSet[CapturedPasses] = weakref.WeakSet()
-
-
-def measure_peak_bytes(device: torch.device | None = None) -> int:
-    """The most that tensors have held on a GPU: torch does not count what graphs keep for their replays."""
-    return torch.cuda.max_memory_allocated(device) + sum(each.pool_bytes for each in _all)
 
 
 def refuse_passes() -> bool:
