@@ -201,6 +201,22 @@ def test_a_backbone_that_cannot_be_captured_runs_eagerly_with_one_warning(device
     assert not list_passes(ours)
 
 
+@pytest.mark.usefixtures("everywhere")
+def test_sizes_that_hardly_come_again_are_captured_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_passes, "MOST_PASSES", 2)
+    ours = build_policy("cpu", is_captured=True)
+    kept = []
+    for turns in (3, 3, 9, 9, 15, 15, 15):  # three sizes, the third when two passes ran twice
+        compute_gradients(ours, draw_batch(0, turns=turns))
+        kept.append(len({each.size for each in list_passes(ours)}))
+    assert kept == [0, 1, 1, 2, 2, 2, 2]
+    first = list(list_passes(ours))
+    for _ in range(8):  # now the passes have paid
+        compute_gradients(ours, draw_batch(0, turns=9))
+    compute_gradients(ours, draw_batch(0, turns=15))
+    assert list_passes(ours) != first and len(list_passes(ours)) == 2
+
+
 @pytest.mark.gpu
 @pytest.mark.usefixtures("everywhere")
 def test_a_capture_that_fails_leaves_random_numbers_and_other_captures_as_they_were() -> None:

@@ -41,7 +41,8 @@ from stepwell.policies.graph_recorder import GraphRecorder, note_peak
 from stepwell.policies.head import find_plain_head
 
 _RUNS_ON = ("cuda",)
-MOST_PASSES = 8
+MOST_PASSES, PAYS_AFTER = 8, 4
+"""Passes that are kept; and how often those must have been replayed on average before more are captured."""
 _TOLERANCE = 0.03
 _STEP, _SPARE = 512, 1024
 """Sizes are multiples of so many tokens; a small pass may compute so many for nothing."""
@@ -68,6 +69,7 @@ class CapturedPasses:
         self.passes: list[_CapturedPass] = []
         self._num_seen: Counter[tuple[PlanSize, bool]] = Counter()
         self._waiting: weakref.ref[_Ticket] | None = None
+        self._num_made = self._num_replayed = 0
         self._is_refused = False
         self._recorder: GraphRecorder | None = None
 
@@ -95,6 +97,7 @@ class CapturedPasses:
         if captured is None or not captured.has_weights(parameters):
             return None
         captured.load(plan, arguments["position_ids"])
+        self._num_replayed += 1
         if not is_trained:
             return captured.run_forward(embeddings.detach()[0])
         trained = [each for each in parameters if each.requires_grad]
@@ -133,7 +136,8 @@ class CapturedPasses:
     ) -> _CapturedPass | None:
         size = choose_size(plan)
         self._num_seen[size, is_trained] += 1
-        if self._num_seen[size, is_trained] < 2:
+        is_paid = self._num_made < MOST_PASSES or self._num_replayed >= PAYS_AFTER * self._num_made
+        if self._num_seen[size, is_trained] < 2 or not is_paid:
             return None
         del self.passes[: max(0, len(self.passes) - MOST_PASSES + 1)]
         try:
@@ -147,6 +151,7 @@ class CapturedPasses:
             warnings.warn(f"training passes are not captured as CUDA graphs: {reason}", stacklevel=2)
             return None
         self.passes.append(made)
+        self._num_made += 1
         return made
 
 
