@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from stepwell.policies import captured_passes
 from stepwell.policies.captured_passes import CapturedPasses, choose_size
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.critic import CriticModel, ValueHead
+from stepwell.training import critic_clock
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 61, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -31,13 +33,22 @@ class RepeatingRecorder:
     """On a CPU nothing is captured: what was recorded runs again, on the same buffers."""
 
     pool_bytes = 0
+    num_replays = 0
+    is_recording = False
+    """While this is true a GPU would run no Python (a replay), or hold no event (a recording)."""
 
     def warm_up(self, run: Callable[[], None]) -> None:
         run()
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        run()
-        return run
+        def replay() -> None:
+            RepeatingRecorder.is_recording = True
+            RepeatingRecorder.num_replays += 1
+            run()
+            RepeatingRecorder.is_recording = False
+
+        replay()
+        return replay
 
 
 @pytest.fixture
@@ -189,16 +200,70 @@ def test_weights_that_change_in_place_are_read_and_weights_that_moved_are_not_ca
 def test_a_backbone_that_cannot_be_captured_runs_eagerly_with_one_warning(device: str) -> None:
     eager, ours = (build_policy(device, is_captured=on) for on in (False, True))
 
-    def want_parameters(module: Any, given: Any, output: Any) -> None:
-        assert isinstance(module.weight, torch.nn.Parameter), "weights that are replaced"
+    norm, run = ours.model.model.norm, ours.model.model.norm.forward
 
-    ours.model.model.norm.register_forward_hook(want_parameters)
+    def want_parameters(states: torch.Tensor) -> torch.Tensor:
+        assert isinstance(norm.weight, torch.nn.Parameter), "weights that are replaced"
+        return run(states)
+
+    norm.forward = want_parameters
     with pytest.warns(UserWarning, match="not captured.*weights that are replaced") as seen:
         for _ in range(4):
             found = compute_gradients(ours, draw_batch(0))
     assert len(seen) == 1
     require_equal(found, compute_gradients(eager, draw_batch(0)), device)
     assert not list_passes(ours)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("where", ["backbone", "layer"])
+def test_hooks_see_every_pass_because_a_backbone_with_hooks_is_not_captured(device: str, where: str) -> None:
+    ours = build_policy(device, is_captured=True)
+    for _ in range(3):
+        compute_gradients(ours, draw_batch(0))
+    seen: list[bool] = []
+    replayed = RepeatingRecorder.num_replays
+    module = ours.model.model if where == "backbone" else ours.model.model.layers[0].mlp
+    handle = module.register_forward_hook(lambda *given: seen.append(True))
+    for _ in range(3):
+        compute_gradients(ours, draw_batch(0))
+    assert len(seen) == 3 and replayed == RepeatingRecorder.num_replays
+    handle.remove()
+    compute_gradients(ours, draw_batch(0))
+    assert len(seen) == 3
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_passes_in_inference_mode_are_eager() -> None:
+    ours = build_policy("cpu", is_captured=True)
+    with torch.inference_mode():
+        for _ in range(3):
+            evaluate(ours, draw_batch(0))
+    assert not list_passes(ours)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_critics_time_is_that_of_its_passes_captured_or_not(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_time() -> float:
+        assert not RepeatingRecorder.is_recording, "an event in a captured pass has no time"
+        return time.monotonic()
+
+    monkeypatch.setattr(critic_clock.time, "perf_counter", read_time)
+    times: dict[bool, list[float]] = {}
+    for is_captured in (False, True):
+        policy, marks = build_policy(device, is_captured=is_captured, critic="own"), []
+        for _ in range(4):
+            with critic_clock.measure_critic_time(policy.critic, policy.device) as clock:
+                compute_gradients(policy, draw_batch(0))
+            marks.append(len(clock._spans))
+            assert clock.read_metrics()["time/critic_s"] > 0
+        times[is_captured] = marks
+    assert policy.critic is not None and policy.critic.backbone.captured_passes.passes
+    assert times[True] == times[False] == [2, 2, 2, 2]  # one way forward, one way back
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -221,7 +286,8 @@ def test_sizes_that_hardly_come_again_are_captured_no_more(monkeypatch: pytest.M
 @pytest.mark.usefixtures("everywhere")
 def test_a_capture_that_fails_leaves_random_numbers_and_other_captures_as_they_were() -> None:
     ours = build_policy("cuda", is_captured=True)
-    ours.model.model.norm.register_forward_hook(lambda *_: torch.cuda.synchronize())
+    norm, run = ours.model.model.norm, ours.model.model.norm.forward
+    norm.forward = lambda states: [run(states), torch.cuda.synchronize()][0]
     with pytest.warns(UserWarning, match="not captured"):
         for _ in range(3):
             compute_gradients(ours, draw_batch(0))

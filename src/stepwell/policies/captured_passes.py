@@ -17,6 +17,8 @@ Invariants
   Meanwhile others run eagerly. Outputs and gradients are copies, free to keep.
 * Weights are read where they were at capture. If they have moved, or are not plain tensors of one GPU and
   dtype (shards of several ranks), passes are eager.
+* A replay runs no Python: hooks on modules of the backbone would be recorded, not called. With hooks (but on
+  the embeddings, which stay outside), under autocast or in inference mode, passes are eager.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class CapturedPasses:
         """The last hidden states [T, H] for these arguments; None: run them eagerly."""
         if self._is_refused or (self._waiting is not None and self._waiting() is not None):
             return None
-        plan = _find_plan(backbone, arguments)
+        plan = _find_plan(backbone, arguments) if _runs_no_python(backbone) else None
         parameters = [] if plan is None else _list_parameters(backbone)
         if plan is None or not parameters:
             return None
@@ -297,6 +299,16 @@ def _round_up(count: int, per_octave: int, least: int = 1) -> int:
     """Up to the next of so many sizes per octave, and to a multiple of `least`."""
     step = max(least, (1 << max(count - 1, 0).bit_length()) // (2 * per_octave))
     return -(-count // step) * step
+
+
+def _runs_no_python(backbone: Any) -> bool:
+    """Whether nothing but the layers' own work happens in a pass."""
+    kind, outside = backbone.device.type, backbone.get_input_embeddings()
+    if torch.is_inference_mode_enabled() or torch.is_autocast_enabled(kind):
+        return False
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    modules = (each for each in backbone.modules() if each is not outside)
+    return not any(getattr(module, kind) for module in modules for kind in kinds)
 
 
 def _find_plan(backbone: Any, arguments: dict[str, Any]) -> Plan | None:
