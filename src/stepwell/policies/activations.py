@@ -26,6 +26,8 @@ MOST_CAPTURED = 1e11
 """Multiply-adds of a layer, attention included, up to which passes are captured (`captured_passes.py`).
 Above, kernels take longer than their launch: 135M reaches it at 24,000 tokens of short contexts (at 31,000 an
 update is no faster on an H200), and at 9,000 where each sees 6,000."""
+CAPTURED_GAPS = 1.2
+"""Memory of a captured pass over that of its tensors, as measured: there is some between them."""
 
 FREE_SHARE = 0.8
 """Of the free memory, what an automatic token budget may use."""
@@ -105,7 +107,7 @@ class ActivationSize:
             return 0.0
         weights = 2 * self.width * (self.query_width + self.kv_width) + 3 * self.width * self.mlp_width
         per_token = self.count_kept_bytes() + self.count_passing_bytes()
-        return tokens * per_token + self.layers * weights * self.unit
+        return CAPTURED_GAPS * tokens * per_token + self.layers * weights * self.unit
 
     @property
     def _gates(self) -> int:
