@@ -72,6 +72,15 @@ import peer_trl
 peer_trl.warm_start(options, demos, Path(folder) / "start")
 peer_trl.write_job(Path(folder), Path(folder) / "start", options, updates, prompts, 1)
 """
+# Our side's updates, with the processor's time as their clock.
+RUN_TRL = """
+import sys, time
+tree, job = sys.argv[1:]
+sys.path[:0] = [tree + "/src", tree + "/benchmarks", tree + "/benchmarks/peer_trl"]
+time.perf_counter = time.process_time
+import ours_worker
+ours_worker.main(ours_worker.Job.read(job))
+"""
 
 
 def take_turn(tree: Path, label: str, script: str, folder: Path) -> None:
@@ -116,17 +125,14 @@ def run_demo(tree: Path, environment: dict[str, str]) -> dict[str, Any]:
 
 
 def run_trl(tree: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """Processor seconds of our worker from a start that its own version made, and the tokens it sampled."""
+    """Processor seconds of our updates from a start that its own version made, and the tokens they sampled."""
     with tempfile.TemporaryDirectory() as folder:
         prepare = [sys.executable, "-c", START_TRL, str(tree), folder, *ARGUMENTS["trl"]]
         subprocess.run(prepare, check=True, env=environment)
-        worker = [sys.executable, str(tree / "benchmarks/peer_trl/ours_worker.py"), f"{folder}/job.json"]
-        before = os.times()
+        worker = [sys.executable, "-c", RUN_TRL, str(tree), f"{folder}/job.json"]
         subprocess.run(worker, check=True, env=environment)
-        after = os.times()
-        tokens = json.loads((Path(folder) / "clock.json").read_text())["num_tokens"]
-    seconds = after.children_user + after.children_system - before.children_user - before.children_system
-    return {"cpu_s": seconds, "tokens": tokens}
+        clock = json.loads((Path(folder) / "clock.json").read_text())
+    return {"cpu_s": clock["ends"][-1], "tokens": clock["num_tokens"]}
 
 
 def list_figures(script: str, result: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 Comparison = tuple[Tensor, Tensor, Tensor]
 """The reference's logits [R, V], the mean difference from them [R], and the gradient of the KL [R]."""
 _LEAST = -1e30
-"""Stands for a logit of -inf, whose weight is 0: 0 * -inf is no number, and a mask would be two more passes."""
+"""Stands for a logit of -inf, whose weight is 0: 0 * -inf is no number, and a mask costs two more passes."""
 
 
 def score_rows(
