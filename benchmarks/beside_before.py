@@ -125,7 +125,7 @@ def run_demo(tree: Path, environment: dict[str, str]) -> dict[str, Any]:
 
 
 def run_trl(tree: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """Processor seconds of our updates from a start that its own version made, and the tokens they sampled."""
+    """Processor seconds of our updates from a start that its own version made, and the tokens sampled."""
     with tempfile.TemporaryDirectory() as folder:
         prepare = [sys.executable, "-c", START_TRL, str(tree), folder, *ARGUMENTS["trl"]]
         subprocess.run(prepare, check=True, env=environment)
