@@ -12,7 +12,7 @@ of its server. OpenMP gets one thread, because threads that spin while they wait
                                                                        and the table of docs/structure.md
 
 TREE is a checkout (`git worktree add`), LABEL its commit, SCRIPT one of credit, packing, engine, gateway,
-demo.
+demo, trl.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ ARGUMENTS = {
     "engine": ("--device", "cpu"),
     "gateway": ("--without", "litellm", "--rounds", "1", "--seconds", "4"),
     "demo": ("seed=0", "train.num_updates=54"),
+    "trl": ("three turns", "640", "8", "16"),
 }
 # Runs a script's main with the processor's time as its clock, and has it write its results to another folder.
 START = """
@@ -61,6 +62,27 @@ script.main()
 """
 
 
+# Writes the start and the job of our side of the comparison with TRL: demonstrations, updates, prompts.
+START_TRL = """
+import sys; from pathlib import Path
+tree, folder, setup, *counts = sys.argv[1:]
+sys.path[:0] = [tree + "/src", tree + "/benchmarks"]
+import peer_trl
+(options, _), (demos, updates, prompts) = peer_trl.SETUPS[setup], map(int, counts)
+peer_trl.warm_start(options, demos, Path(folder) / "start")
+peer_trl.write_job(Path(folder), Path(folder) / "start", options, updates, prompts, 1)
+"""
+# Our side's updates, with the processor's time as their clock.
+RUN_TRL = """
+import sys, time
+tree, job = sys.argv[1:]
+sys.path[:0] = [tree + "/src", tree + "/benchmarks", tree + "/benchmarks/peer_trl"]
+time.perf_counter = time.process_time
+import ours_worker
+ours_worker.main(ours_worker.Job.read(job))
+"""
+
+
 def take_turn(tree: Path, label: str, script: str, folder: Path) -> None:
     number = len(list(folder.glob(f"{script}-{label}-*.json")))
     scratch = folder / "scratch"
@@ -68,9 +90,9 @@ def take_turn(tree: Path, label: str, script: str, folder: Path) -> None:
     for path in scratch.iterdir():
         path.unlink()
     environment = {**os.environ, "PYTHONPATH": f"{tree}/src", "OMP_NUM_THREADS": "1"}
-    if script == "demo":
-        figures = run_demo(tree, environment)
-        (scratch / "demo.json").write_text(json.dumps(figures))
+    if script in ("demo", "trl"):
+        figures = run_demo(tree, environment) if script == "demo" else run_trl(tree, environment)
+        (scratch / f"{script}.json").write_text(json.dumps(figures))
     else:
         command = [
             sys.executable,
@@ -102,6 +124,17 @@ def run_demo(tree: Path, environment: dict[str, str]) -> dict[str, Any]:
     return {"cpu_s": seconds, "success": success}
 
 
+def run_trl(tree: Path, environment: dict[str, str]) -> dict[str, Any]:
+    """Processor seconds of our updates from a start that its own version made, and the tokens sampled."""
+    with tempfile.TemporaryDirectory() as folder:
+        prepare = [sys.executable, "-c", START_TRL, str(tree), folder, *ARGUMENTS["trl"]]
+        subprocess.run(prepare, check=True, env=environment)
+        worker = [sys.executable, "-c", RUN_TRL, str(tree), f"{folder}/job.json"]
+        subprocess.run(worker, check=True, env=environment)
+        clock = json.loads((Path(folder) / "clock.json").read_text())
+    return {"cpu_s": clock["ends"][-1], "tokens": clock["num_tokens"]}
+
+
 def list_figures(script: str, result: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Names and processor seconds of everything that a script timed of our own code; less is better."""
     if script == "credit":
@@ -113,6 +146,8 @@ def list_figures(script: str, result: dict[str, Any]) -> Iterator[tuple[str, flo
         yield from ((row["lengths"], row["packed_s"]) for row in result["rows"])
     elif script == "engine":
         yield from ((f"{row['what']}: {row['setting']}", row["engine_s"]) for row in result["rows"])
+    elif script == "trl":
+        yield "our GRPO, three turns, 1,000 sampled tokens", 1000 * result["cpu_s"] / result["tokens"]
     elif script == "demo":
         yield f"warm start and {ARGUMENTS['demo'][1].rpartition('=')[2]} updates", result["cpu_s"]
     else:

@@ -24,7 +24,9 @@ the gradient by a tenth, in either way and by chance.
     python benchmarks/training_speed.py --device cuda --rows 3 --profile
     python benchmarks/training_speed.py --quick                     # a tiny model on the CPU
 
-Results are written after every row. Rows, batches and the ways themselves are in `training_ways.py`.
+Results are written after every row. `--continue` measures only the rows that the file does not hold yet, for
+a machine that is lent for a few minutes at a time; each row says when it was measured. Rows, batches and the
+ways themselves are in `training_ways.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ from training_ways import (
 )
 
 from stepwell.packing import pack
-from stepwell.policies.captured_passes import measure_peak_bytes
+from stepwell.policies.graph_recorder import measure_peak_bytes, note_peak
 from stepwell.training.batch import MIN_RUN
 
 RESULTS = Path(__file__).parent / "results"
@@ -79,19 +81,18 @@ def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, op
     wait_for(device)
     warm_up_s = time.perf_counter() - start
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+        note_peak(is_new=True)
     times: list[float] = []
     # at least two: passes are captured in the first, which is not the time of an update
-    while len(times) < max(options.repeats, 2) and (
-        len(times) < 2 or sum(times) + times[-1] < options.seconds
+    least = 1 if way == "replay" else 2
+    while len(times) < max(options.repeats, least) and (
+        len(times) < least or sum(times) + times[-1] < options.seconds
     ):
         start = time.perf_counter()
         loss = runner.update()
         wait_for(device)
         times.append(time.perf_counter() - start)
         clear_gradients(runner.module)
-        if device.type == "cuda" and len(times) == 1:
-            torch.cuda.reset_peak_memory_stats(device)  # what was eager before it was captured is free again
     packed = pack(Batch.draw(row, torch.device("cpu")).steps, token_budget=row.budget, min_run=MIN_RUN)
     work, seconds = count_work(way, row, packed), min(times) / runner.share
     shape, is_cuda = SHAPES[row.model], device.type == "cuda"
@@ -104,7 +105,7 @@ def measure_way(way: str, row: Row, device: torch.device, dtype: torch.dtype, op
         "tokens_per_s": work.tokens / seconds,
         "mfu": work.count_flops(shape, is_strict=False) / seconds / PEAK_FLOPS if is_cuda else None,
         "work_mfu": work.count_flops(shape, is_strict=True) / seconds / PEAK_FLOPS if is_cuda else None,
-        "peak_gb": measure_peak_bytes(device) / 1e9 if is_cuda else None,
+        "peak_gb": measure_peak_bytes() / 1e9 if is_cuda else None,
         "captured_passes": count_passes(runner.module),
         "microbatches": len(packed.microbatches) if way in ("packed", "lean") else None,
         "loss": float(loss),
@@ -265,7 +266,25 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-gaps", action="store_true", help="leave out the gradients in float32")
     parser.add_argument("--output", type=Path, help="file of the results")
     parser.add_argument("--no-write", action="store_true", help="print only")
+    parser.add_argument(
+        "--continue", action="store_true", dest="continues", help="keep the rows that the file holds already"
+    )
     return parser.parse_args(arguments)
+
+
+def read_rows(target: Path, made: dict[str, str]) -> list[dict[str, Any]]:
+    """The rows that a file of results holds; they must be of the same machine and torch."""
+    if not target.exists():
+        return []
+    found = json.loads(target.read_text())
+    if (other := {key: found.get(key) for key in made}) != made:
+        raise SystemExit(f"{target} is of {other}, not {made}; write to another file")
+    rows: list[dict[str, Any]] = found["rows"]
+    return rows
+
+
+def _get_number(row: dict[str, Any]) -> str:
+    return str(row["number"])
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
@@ -281,17 +300,19 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
             profile_row(row, device, dtype, options)
         return []
     target = options.output or RESULTS / f"training_speed_{'h200' if device.type == 'cuda' else 'cpu'}.json"
-    rows: list[dict[str, Any]] = []
-    for number, row in chosen.items():
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    made = {"machine": name, "torch": torch.__version__, "weights": f"random, {dtype}"}
+    rows = read_rows(target, made) if options.continues else []
+    for number in sorted(set(chosen) - {row["number"] for row in rows}):
         start = time.perf_counter()
-        rows.append({"number": number, **measure_row(row, device, dtype, options)})
+        measured = {"measured_at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+        rows.append({"number": number, **measured, **measure_row(chosen[number], device, dtype, options)})
         print(f"row {number}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
         if not options.no_write:
             target.parent.mkdir(exist_ok=True)
-            name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-            made = {"machine": name, "torch": torch.__version__, "weights": f"random, {dtype}", "rows": rows}
-            target.write_text(json.dumps(made, indent=2) + "\n")
+            target.write_text(json.dumps({**made, "rows": sorted(rows, key=_get_number)}, indent=2) + "\n")
         print("\n".join(list_lines(rows[-1:])), flush=True)
+    rows.sort(key=_get_number)
     print("\n".join(list_lines(rows)))
     return rows
 

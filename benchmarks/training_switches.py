@@ -45,7 +45,7 @@ from training_ways import (
 from stepwell.packing import TreeLayout, pack, paths, segments, segments_cuda, sequences
 from stepwell.packing.flex import flex_tree_attention, round_up_length
 from stepwell.packing.kernel_inputs import ScoreOptions
-from stepwell.policies.captured_passes import measure_peak_bytes
+from stepwell.policies.graph_recorder import measure_peak_bytes, note_peak
 from stepwell.training.batch import MIN_RUN
 from stepwell.training.memory_budget import count_token_bytes
 
@@ -185,7 +185,7 @@ def time_update(way: str, row: Row, checkpointing: str, repeats: int) -> Result:
     clear_gradients(runner.module)
     wait_for(DEVICE)
     first_s = time.perf_counter() - first
-    torch.cuda.reset_peak_memory_stats()
+    note_peak(is_new=True)
     times = []
     for _ in range(repeats if row.groups > 1 else 1):  # (one group has run already, as the warm-up)
         start = time.perf_counter()
@@ -271,7 +271,7 @@ def measure_peaks(found: Result) -> None:
         policy = build_policy(model, checkpointing)
         batch = Batch.draw(row, DEVICE)
         run_packed(policy, Batch.draw(row.take_group(), DEVICE), row.budget)
-        torch.cuda.reset_peak_memory_stats()
+        note_peak(is_new=True)
         before = torch.cuda.memory_allocated()
         run_packed(policy, batch, row.budget)
         packed = pack(batch.steps, token_budget=row.budget, min_run=MIN_RUN)

@@ -30,7 +30,7 @@ import torch
 from stepwell.config.loading import load_config
 from stepwell.core import Request, Split
 from stepwell.core.ids import make_id
-from stepwell.policies.captured_passes import measure_peak_bytes
+from stepwell.policies.graph_recorder import measure_peak_bytes
 from stepwell.rollout import Job
 from stepwell.runs.build.components import Components
 from stepwell.training import imitate

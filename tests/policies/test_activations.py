@@ -44,6 +44,10 @@ def test_the_peaks_of_whole_updates_are_predicted_within_15_percent(row: dict[st
     predicted = 2 * 2 * NUM_WEIGHTS[row["model"]] + size.predict_bytes(
         tokens, tokens * actions / packed["tokens"]
     )
+    if size.count_captured_bytes(tokens):  # all are of one size: none runs eagerly beside what is captured
+        predicted -= tokens * (size.count_kept_bytes() + size.count_passing_bytes())
+    elif is_captured:  # only the last microbatch, of one dialogue, is small enough
+        predicted += size.count_captured_bytes(packed["tokens"] / row["groups"])
     assert predicted / 1e9 == pytest.approx(packed["peak_gb"], rel=0.15)
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.runs.small import warmed_model
+from tests.training.made import sampled
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from stepwell.algos.recipes import RECIPES
+from stepwell.config.training import TrainConfig
 from stepwell.core import Step
 from stepwell.packing import Packed, TreeLayout, backward, evaluate, pack, paths, sequences
 from stepwell.packing.kernel_inputs import PlanSize
@@ -18,6 +23,7 @@ from stepwell.policies import captured_passes
 from stepwell.policies.captured_passes import CapturedPasses, choose_size
 from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.critic import CriticModel, ValueHead
+from stepwell.training import Trainer, critic_clock
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 61, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -31,13 +37,22 @@ class RepeatingRecorder:
     """On a CPU nothing is captured: what was recorded runs again, on the same buffers."""
 
     pool_bytes = 0
+    num_replays = 0
+    is_recording = False
+    """While this is true a GPU would run no Python (a replay), or hold no event (a recording)."""
 
     def warm_up(self, run: Callable[[], None]) -> None:
         run()
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        run()
-        return run
+        def replay() -> None:
+            RepeatingRecorder.is_recording = True
+            RepeatingRecorder.num_replays += 1
+            run()
+            RepeatingRecorder.is_recording = False
+
+        replay()
+        return replay
 
 
 @pytest.fixture
@@ -189,16 +204,102 @@ def test_weights_that_change_in_place_are_read_and_weights_that_moved_are_not_ca
 def test_a_backbone_that_cannot_be_captured_runs_eagerly_with_one_warning(device: str) -> None:
     eager, ours = (build_policy(device, is_captured=on) for on in (False, True))
 
-    def want_parameters(module: Any, given: Any, output: Any) -> None:
-        assert isinstance(module.weight, torch.nn.Parameter), "weights that are replaced"
+    norm, run = ours.model.model.norm, ours.model.model.norm.forward
 
-    ours.model.model.norm.register_forward_hook(want_parameters)
+    def want_parameters(states: torch.Tensor) -> torch.Tensor:
+        assert isinstance(norm.weight, torch.nn.Parameter), "weights that are replaced"
+        return run(states)
+
+    norm.forward = want_parameters
     with pytest.warns(UserWarning, match="not captured.*weights that are replaced") as seen:
         for _ in range(4):
             found = compute_gradients(ours, draw_batch(0))
     assert len(seen) == 1
     require_equal(found, compute_gradients(eager, draw_batch(0)), device)
     assert not list_passes(ours)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("where", ["backbone", "layer"])
+def test_hooks_see_every_pass_because_a_backbone_with_hooks_is_not_captured(device: str, where: str) -> None:
+    ours = build_policy(device, is_captured=True)
+    for _ in range(3):
+        compute_gradients(ours, draw_batch(0))
+    seen: list[bool] = []
+    replayed = RepeatingRecorder.num_replays
+    module = ours.model.model if where == "backbone" else ours.model.model.layers[0].mlp
+    handle = module.register_forward_hook(lambda *given: seen.append(True))
+    for _ in range(3):
+        compute_gradients(ours, draw_batch(0))
+    assert len(seen) == 3 and replayed == RepeatingRecorder.num_replays
+    handle.remove()
+    compute_gradients(ours, draw_batch(0))
+    assert len(seen) == 3
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_passes_in_inference_mode_are_eager() -> None:
+    ours = build_policy("cpu", is_captured=True)
+    with torch.inference_mode():
+        for _ in range(3):
+            evaluate(ours, draw_batch(0))
+    assert not list_passes(ours)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_critics_time_is_that_of_its_passes_captured_or_not(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_time() -> float:
+        assert not RepeatingRecorder.is_recording, "an event in a captured pass has no time"
+        return time.monotonic()
+
+    monkeypatch.setattr(critic_clock.time, "perf_counter", read_time)
+    times: dict[bool, list[float]] = {}
+    for is_captured in (False, True):
+        policy, marks = build_policy(device, is_captured=is_captured, critic="own"), []
+        for _ in range(4):
+            with critic_clock.measure_critic_time(policy.critic, policy.device) as clock:
+                compute_gradients(policy, draw_batch(0))
+            marks.append(len(clock._spans))
+            assert clock.read_metrics()["time/critic_s"] > 0
+        times[is_captured] = marks
+    assert policy.critic is not None and policy.critic.backbone.captured_passes.passes
+    assert times[True] == times[False] == [2, 2, 2, 2]  # one way forward, one way back
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_sizes_that_hardly_come_again_are_captured_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_passes, "MOST_PASSES", 2)
+    ours = build_policy("cpu", is_captured=True)
+    kept = []
+    for turns in (3, 3, 9, 9, 15, 15, 15):  # three sizes, the third when two passes ran twice
+        compute_gradients(ours, draw_batch(0, turns=turns))
+        kept.append(len({each.size for each in list_passes(ours)}))
+    assert kept == [0, 1, 1, 2, 2, 2, 2]
+    first = list(list_passes(ours))
+    for _ in range(8):  # now the passes have paid
+        compute_gradients(ours, draw_batch(0, turns=9))
+    compute_gradients(ours, draw_batch(0, turns=15))
+    assert list_passes(ours) != first and len(list_passes(ours)) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("everywhere")
+def test_a_capture_that_fails_leaves_random_numbers_and_other_captures_as_they_were() -> None:
+    ours = build_policy("cuda", is_captured=True)
+    norm, run = ours.model.model.norm, ours.model.model.norm.forward
+    norm.forward = lambda states: [run(states), torch.cuda.synchronize()][0]
+    with pytest.warns(UserWarning, match="not captured"):
+        for _ in range(3):
+            compute_gradients(ours, draw_batch(0))
+    assert not list_passes(ours) and torch.randn(3, device="cuda").isfinite().all()
+    other = build_policy("cuda", is_captured=True)
+    for _ in range(3):
+        compute_gradients(other, draw_batch(0))
+    assert list_passes(other)
 
 
 @pytest.mark.usefixtures("everywhere")
@@ -221,6 +322,32 @@ def test_a_size_has_room_for_similar_trees() -> None:
     assert size.tokens >= 1370 and size.holds(plan.pad(size.tokens).size)
     smaller = paths.PathPlan(runs[0] - 5, runs[1] - 9, plan.key_tokens[:-36])
     assert size.holds(smaller.pad(size.tokens).size)
+    half = paths.PathPlan(runs[0][:3], runs[1][:3], plan.key_tokens[: runs[1][:3].sum()])
+    assert size.holds(half.pad(size.tokens).size), "padding is cut into runs no longer than the others"
     assert not size.holds(PlanSize((size.tokens, "sequences", True, ((1, 1370),)), (0,)))
     larger = paths.PathPlan(np.array([1370]), np.array([1370]), np.arange(1370))
     assert not size.holds(larger.pad(size.tokens).size)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("recipe", ["ppo", "steppo", "grpo"])
+def test_whole_updates_with_captured_passes_have_the_figures_of_eager_ones(recipe: str) -> None:
+    figures, weights = [], []
+    for is_captured in (False, True):
+        torch.manual_seed(0)
+        policy = CausalLMPolicy.from_pretrained(
+            warmed_model(), critic="own" if recipe != "grpo" else None, cuda_graphs=is_captured
+        )
+        one = Trainer(policy, RECIPES[recipe], TrainConfig.model_validate({"minibatches": 2}), horizon=2)
+        one.freeze_reference()
+        trajectories = sampled()[1]
+        figures.append([one.update(trajectories) for _ in range(3)])
+        weights.append({name: p.detach().clone() for name, p in policy.named_parameters()})
+        held = [module for module in policy.module.modules() if getattr(module, "captured_passes", None)]
+        assert bool(held) == is_captured and all(module.captured_passes.passes for module in held)
+    for theirs, ours in zip(*figures, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in ours.keys() - {"time/critic_s"}:
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-4), name
+    far = [float(((weights[0][n] - weights[1][n]).abs() > 1e-4).float().mean()) for n in weights[0]]
+    assert max(far) < 0.01  # (Adam's first step has the sign of a gradient that is nearly zero)

@@ -55,7 +55,7 @@ def test_it_is_a_share_of_the_update_and_leaves_no_hooks() -> None:
     spent = one.update(sampled()[1])["time/critic_s"]
     assert 0.0 < spent < time.perf_counter() - began
     critic = one.policy.critic
-    assert not critic.backbone._forward_pre_hooks and not critic.head._forward_hooks
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in critic.modules())
 
 
 def test_a_shared_critic_has_no_time_of_its_own() -> None:

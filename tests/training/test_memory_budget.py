@@ -11,6 +11,7 @@ from tests.training.test_trainer import trainer, weights
 
 from stepwell.core import ConfigError, Trajectory
 from stepwell.packing import Outputs
+from stepwell.policies.captured_passes import CapturedPasses
 from stepwell.training import memory_budget
 from stepwell.training.memory_budget import count_token_bytes, guess_tokens
 
@@ -58,6 +59,24 @@ def test_a_given_budget_is_never_changed(trajectories: list[Trajectory]) -> None
     limit_memory(one.policy, 390)
     with pytest.raises(ConfigError, match=r"train\.token_budget"):
         one.update(trajectories)
+
+
+def test_captured_passes_give_their_memory_back_before_an_update_fails(
+    trajectories: list[Trajectory],
+) -> None:
+    one, held = trainer("steppo", token_budget=100_000), CapturedPasses()
+    held.passes.append(object())  # type: ignore[arg-type]
+    run, failures = one.policy.run, iter([torch.OutOfMemoryError("CUDA out of memory")])
+
+    def run_later(microbatch: Any, **wanted: bool) -> Outputs:
+        for failure in failures:
+            raise failure
+        return run(microbatch, **wanted)
+
+    one.policy.run = run_later  # type: ignore[method-assign]
+    with pytest.warns(UserWarning, match="no longer captured"):
+        one.update(trajectories)
+    assert not held.passes and one.num_done == 1
 
 
 def test_a_step_that_does_not_fit_alone_is_refused(trajectories: list[Trajectory]) -> None:

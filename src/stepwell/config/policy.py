@@ -58,7 +58,7 @@ class PolicyConfig(Settings):
         "auto: mlp below a width of 1024, else selective; gradients stay the same",
     )
     cuda_graphs: bool = Field(
-        False, description="on CUDA, replay the model's passes over few tokens as captured graphs"
+        False, description="on CUDA in half precision, replay passes over few tokens as captured graphs"
     )
 
     @field_validator("gradient_checkpointing", mode="before")

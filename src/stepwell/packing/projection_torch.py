@@ -10,6 +10,8 @@ from torch import Tensor
 
 Comparison = tuple[Tensor, Tensor, Tensor]
 """The reference's logits [R, V], the mean difference from them [R], and the gradient of the KL [R]."""
+_LEAST = -1e30
+"""Stands for a logit of -inf, whose weight is 0: 0 * -inf is no number, and a mask costs two more passes."""
 
 
 def score_rows(
@@ -31,7 +33,7 @@ def score_rows(
     logprobs[tokens] = scaled[owners, targets[tokens]] - log_sums[owners]
     if with_means:
         weights = (scaled - log_sums[:, None]).exp_()
-        means.copy_(torch.where(weights > 0, weights * scaled, 0).sum(1))
+        means.copy_(weights.mul_(scaled.clamp_(min=_LEAST)).sum(1))
 
 
 def compare_rows(
@@ -63,13 +65,13 @@ def pull_rows(
     pull = torch.zeros_like(log_sums).index_add_(0, owners, pulls)[:, None]
     scaled = logits.to(scale.dtype) * scale[:, None]
     weights = (scaled - log_sums[:, None]).exp_()
-    if entropy_grads is not None:
-        centred = torch.where(weights > 0, scaled - means[:, None], 0)
-        pull = centred.mul_(entropy_grads[:, None]).add_(pull)
     if comparison is not None:
         others, gaps, kl_grads = comparison
         moved = scaled - others.to(scale.dtype) * scale[:, None] - gaps[:, None]
         pull = pull - torch.where(weights > 0, moved, 0).mul_(kl_grads[:, None])
+    if entropy_grads is not None:
+        centred = scaled.sub_(means[:, None]).clamp_(min=_LEAST)
+        pull = centred.mul_(entropy_grads[:, None]).add_(pull)
     grads = weights.mul_(pull * -scale[:, None])
     grads.index_put_((owners, targets[tokens]), pulls * scale[owners], accumulate=True)
     return grads.to(logits.dtype)

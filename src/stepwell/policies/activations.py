@@ -22,10 +22,12 @@ the time at a width of 2048, 2 to 4 % at 576)."""
 LOGIT_BYTES = 1 << 28
 """Logits that are in memory at a time (`packing/projection.py`)."""
 
-MOST_CAPTURED = 1.5e11
+MOST_CAPTURED = 1e11
 """Multiply-adds of a layer, attention included, up to which passes are captured (`captured_passes.py`).
-Above, kernels take longer than their launch: 135M reaches it at 30,000 tokens of short contexts, and at
-14,000 where each sees 6,000."""
+Above, kernels take longer than their launch: 135M reaches it at 24,000 tokens of short contexts (at 31,000 an
+update is no faster on an H200), and at 9,000 where each sees 6,000."""
+CAPTURED_GAPS = 1.2
+"""Memory of a captured pass over that of its tensors, as measured: there is some between them."""
 
 FREE_SHARE = 0.8
 """Of the free memory, what an automatic token budget may use."""
@@ -100,12 +102,12 @@ class ActivationSize:
         return tokens * per_token + self.count_head_bytes(rows) + self.count_captured_bytes(tokens)
 
     def count_captured_bytes(self, tokens: float) -> float:
-        """What a captured pass holds: activations, and gradients as they are made, joined and handed on."""
+        """What a captured pass holds: activations, and the gradients that it hands on."""
         if not self.is_captured or count_layer_work(self.width, self.mlp_width, tokens) > MOST_CAPTURED:
             return 0.0
         weights = 2 * self.width * (self.query_width + self.kv_width) + 3 * self.width * self.mlp_width
         per_token = self.count_kept_bytes() + self.count_passing_bytes()
-        return tokens * per_token + 3 * self.layers * weights * self.unit
+        return CAPTURED_GAPS * tokens * per_token + self.layers * weights * self.unit
 
     @property
     def _gates(self) -> int:

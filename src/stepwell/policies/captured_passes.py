@@ -17,14 +17,16 @@ Invariants
   Meanwhile others run eagerly. Outputs and gradients are copies, free to keep.
 * Weights are read where they were at capture. If they have moved, or are not plain tensors of one GPU and
   dtype (shards of several ranks), passes are eager.
+* A replay runs no Python: hooks on modules of the backbone would be recorded, not called. With hooks (but on
+  the embeddings, which stay outside), under autocast or in inference mode, passes are eager.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -37,11 +39,15 @@ from stepwell.packing.kernel_inputs import PlanSize, ScoreOptions
 from stepwell.packing.layout import TreeLayout
 from stepwell.policies.activations import MOST_CAPTURED, count_layer_work
 from stepwell.policies.forward import find_backbone, read_hidden_states
+from stepwell.policies.graph_recorder import GraphRecorder, note_peak
 from stepwell.policies.head import find_plain_head
 
 _RUNS_ON = ("cuda",)
-MOST_PASSES = 8
+MOST_PASSES, PAYS_AFTER = 8, 4
+"""Passes that are kept; and how often those must have been replayed on average before more are captured."""
 _TOLERANCE = 0.03
+_STEP, _SPARE = 512, 1024
+"""Sizes are multiples of so many tokens; a small pass may compute so many for nothing."""
 Plan = paths.PathPlan | sequences.SequencePlan
 
 
@@ -57,33 +63,6 @@ class _FixedLayout(TreeLayout):
         self.__dict__["max_depth"] = 0  # windows were compared with the tree's own depth
 
 
-class GraphRecorder:
-    """Records what runs on the GPU, so that it can be launched again as one."""
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
-        self.pool_bytes = 0
-
-    def warm_up(self, run: Callable[[], None]) -> None:
-        """Run as usual, on the stream that records: kernels are compiled and planned there."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            run()
-        self._stream.synchronize()
-
-    def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Record without running; the result runs it."""
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
-        # thread_local: an engine in another thread may use the device at the same time
-        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-            run()
-        self.pool_bytes += max(0, torch.cuda.memory_reserved() - before)
-        return graph.replay
-
-
 class CapturedPasses:
     """The captured passes of one backbone."""
 
@@ -92,12 +71,13 @@ class CapturedPasses:
         self.passes: list[_CapturedPass] = []
         self._num_seen: Counter[tuple[PlanSize, bool]] = Counter()
         self._waiting: weakref.ref[_Ticket] | None = None
+        self._num_made = self._num_replayed = 0
         self._is_refused = False
         self._recorder: GraphRecorder | None = None
 
     @property
     def pool_bytes(self) -> int:
-        """Memory that the graphs keep."""
+        """Memory that the graphs keep, besides that of tensors."""
         return 0 if self._recorder is None else self._recorder.pool_bytes
 
     def __reduce__(self) -> Any:
@@ -107,7 +87,7 @@ class CapturedPasses:
         """The last hidden states [T, H] for these arguments; None: run them eagerly."""
         if self._is_refused or (self._waiting is not None and self._waiting() is not None):
             return None
-        plan = _find_plan(backbone, arguments)
+        plan = _find_plan(backbone, arguments) if _runs_no_python(backbone) else None
         parameters = [] if plan is None else _list_parameters(backbone)
         if plan is None or not parameters:
             return None
@@ -119,17 +99,19 @@ class CapturedPasses:
         if captured is None or not captured.has_weights(parameters):
             return None
         captured.load(plan, arguments["position_ids"])
+        self._num_replayed += 1
         if not is_trained:
             return captured.run_forward(embeddings.detach()[0])
         trained = [each for each in parameters if each.requires_grad]
         states: Tensor = _ReplayedPass.apply(embeddings[0], captured, self, *trained)  # type: ignore[no-untyped-call]
         return states
 
-    def forget_all(self) -> None:
-        """Drop every pass and its memory."""
+    def refuse_all(self) -> bool:
+        """Drop every pass and its memory, and capture no more; whether anything was dropped."""
+        note_peak()
+        held, self._is_refused, self._recorder = len(self.passes), True, None
         self.passes.clear()
-        self._num_seen.clear()
-        self._recorder = None
+        return held > 0
 
     def open_ticket(self) -> _Ticket:
         """Reserve the memory of the passes until a backward pass has read it, or nobody can run it."""
@@ -156,7 +138,8 @@ class CapturedPasses:
     ) -> _CapturedPass | None:
         size = choose_size(plan)
         self._num_seen[size, is_trained] += 1
-        if self._num_seen[size, is_trained] < 2:
+        is_paid = self._num_made < MOST_PASSES or self._num_replayed >= PAYS_AFTER * self._num_made
+        if self._num_seen[size, is_trained] < 2 or not is_paid:
             return None
         del self.passes[: max(0, len(self.passes) - MOST_PASSES + 1)]
         try:
@@ -165,12 +148,12 @@ class CapturedPasses:
             made.load(plan, arguments["position_ids"])
             made.record(backbone, parameters, embeddings.detach()[0], self._recorder)
         except Exception as error:  # whatever a model does that cannot be captured: it runs as before
-            self._is_refused = True
-            self.forget_all()
+            self.refuse_all()
             reason = f"{type(error).__name__}: {error}".split("\n")[0]
             warnings.warn(f"training passes are not captured as CUDA graphs: {reason}", stacklevel=2)
             return None
         self.passes.append(made)
+        self._num_made += 1
         return made
 
 
@@ -187,9 +170,8 @@ class _CapturedPass:
         self.layout = _FixedLayout(size, device)
         self._rows = embeddings.new_zeros(1, size.tokens, width)
         self._pulls = torch.zeros_like(self._rows[0])
-        self._row_grads: Tensor | None = None
         self._states = self._rows
-        self._grads: Tensor | None = None
+        self._grads: list[Tensor | None] = []
         self._positions = torch.zeros(1, size.tokens, dtype=torch.int64, device=device)
         self._arguments = {
             "position_ids": self._positions,
@@ -201,7 +183,7 @@ class _CapturedPass:
     def fits(self, plan: Plan) -> bool:
         """Whether this pass can run a plan without many more tokens."""
         own, count = self.size.tokens, plan.size.tokens
-        return count <= own <= 1.08 * count + 128 and self.size.holds(plan.pad(own).size)
+        return count <= own <= max(1.08 * count, count + _SPARE) and self.size.holds(plan.pad(own).size)
 
     def load(self, plan: Plan, positions: Tensor) -> None:
         """Take a microbatch's tree and positions."""
@@ -218,14 +200,12 @@ class _CapturedPass:
         return self._states[: embeddings.shape[0]].detach().clone()
 
     def run_backward(self, pulls: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of the embeddings and of the trained parameters."""
-        assert self._grads is not None and self._row_grads is not None
+        """Gradients of embeddings and trained parameters; autograd copies those, since they are held here."""
         _copy_rows(self._pulls, pulls)
         self._backward()
-        found = torch.split(self._grads.clone(), self._sizes)
-        shaped = [grad.view(shape) for grad, shape in zip(found, self._shapes, strict=True)]
-        grads = [shaped[place] if place >= 0 else None for place in self._places]
-        return self._row_grads[0, : pulls.shape[0]].clone(), *grads
+        row_grads, *grads = self._grads
+        assert row_grads is not None
+        return row_grads[0, : pulls.shape[0]].clone(), *grads
 
     def record(self, backbone: Any, parameters: list[Tensor], rows: Tensor, recorder: GraphRecorder) -> None:
         """Run once eagerly, record, and compare what the recorded pass gives with the eager one."""
@@ -246,45 +226,31 @@ class _CapturedPass:
 
         def run_backward() -> None:
             if self.is_trained:
-                self._keep_gradients(
-                    torch.autograd.grad(self._states, leaves, self._pulls, allow_unused=True)
-                )
+                found = torch.autograd.grad(self._states, leaves, self._pulls, allow_unused=True)
+                self._states, self._grads = self._states.detach(), list(found)
 
         def run_both() -> None:
             run_forward()
             run_backward()
 
         recorder.warm_up(run_both)
-        eager = self._copy_results()
+        eager = self._list_results()
         self._forward = recorder.record(run_forward)
         self._backward = recorder.record(run_backward) if self.is_trained else run_backward
-        self._states = self._states.detach()
         self._forward()
         self._backward()
-        for ours, theirs in zip(self._copy_results(), eager, strict=True):
-            gap = float((ours - theirs).norm() / theirs.norm())
-            if not gap <= _TOLERANCE:
-                raise RuntimeError(f"a captured pass differs from the eager one by {gap:.2g}")
+        gap = _measure_gap(self._list_results(), eager)
+        if not gap <= _TOLERANCE:
+            raise RuntimeError(f"a captured pass differs from the eager one by {gap:.2g}")
 
-    def _copy_results(self) -> list[Tensor]:
-        return [each.detach().float() for each in (self._states, self._grads) if each is not None]
+    def _list_results(self) -> list[list[Tensor]]:
+        """The states, and all gradients."""
+        grads = [each.detach() for each in self._grads if each is not None]
+        return [[self._states.detach()], grads] if grads else [[self._states.detach()]]
 
     def _run_backbone(self, backbone: Any, weights: dict[str, Tensor]) -> Tensor:
         given = {"inputs_embeds": self._rows, **self._arguments}
         return read_hidden_states(functional_call(backbone, weights, (), given)).flatten(0, 1)
-
-    def _keep_gradients(self, found: tuple[Tensor | None, ...]) -> None:
-        """Copy the gradients to where they are read; those of all parameters are one piece of memory."""
-        present = [grad.reshape(-1) for grad in found[1:] if grad is not None]
-        if self._grads is None:
-            ranks = iter(range(len(present)))
-            self._places = [-1 if grad is None else next(ranks) for grad in found[1:]]
-            self._shapes = [grad.shape for grad in found[1:] if grad is not None]
-            self._sizes = [grad.numel() for grad in present]
-            self._grads = present[0].new_empty(sum(self._sizes))
-            self._row_grads = torch.empty_like(self._rows)
-        assert self._row_grads is not None and found[0] is not None
-        torch._foreach_copy_([*torch.split(self._grads, self._sizes), self._row_grads], [*present, found[0]])
 
 
 class _ReplayedPass(torch.autograd.Function):
@@ -315,26 +281,34 @@ def install_passes(model: Any, is_wanted: bool, *, is_backbone: bool) -> None:
 _all: weakref.WeakSet[CapturedPasses] = weakref.WeakSet()
 
 
-def measure_peak_bytes(device: torch.device | None = None) -> int:
-    """The most that tensors have held on a GPU: torch does not count what graphs keep for their replays."""
-    return torch.cuda.max_memory_allocated(device) + sum(each.pool_bytes for each in _all)
-
-
-def forget_passes() -> None:
-    """Drop what is captured in this process: memory has run out, or microbatches have other sizes now."""
-    for each in _all:
-        each.forget_all()
+def refuse_passes() -> bool:
+    """Capture no more in this process, since memory has run out; whether that frees any."""
+    held = [each.refuse_all() for each in _all]
+    if any(held):
+        warnings.warn("memory ran out: training passes are no longer captured CUDA graphs", stacklevel=2)
+    return any(held)
 
 
 def choose_size(plan: Plan) -> PlanSize:
     """The size of the pass to capture for a plan: rounded up, so that it serves similar ones."""
-    size = plan.pad(_round_up(plan.size.tokens, 16)).size
+    size = plan.pad(_round_up(plan.size.tokens, 16, _STEP)).size
     return replace(size, room=tuple(_round_up(each, 4) for each in size.room))
 
 
-def _round_up(count: int, per_octave: int) -> int:
-    step = max(1, (1 << max(count - 1, 0).bit_length()) // (2 * per_octave))
+def _round_up(count: int, per_octave: int, least: int = 1) -> int:
+    """Up to the next of so many sizes per octave, and to a multiple of `least`."""
+    step = max(least, (1 << max(count - 1, 0).bit_length()) // (2 * per_octave))
     return -(-count // step) * step
+
+
+def _runs_no_python(backbone: Any) -> bool:
+    """Whether nothing but the layers' own work happens in a pass."""
+    kind, outside = backbone.device.type, backbone.get_input_embeddings()
+    if torch.is_inference_mode_enabled() or torch.is_autocast_enabled(kind):
+        return False
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    modules = (each for each in backbone.modules() if each is not outside)
+    return not any(getattr(module, kind) for module in modules for kind in kinds)
 
 
 def _find_plan(backbone: Any, arguments: dict[str, Any]) -> Plan | None:
@@ -375,6 +349,16 @@ def _list_parameters(backbone: Any) -> list[Tensor]:
 
 def _list_addresses(parameters: list[Tensor]) -> list[tuple[int, bool]]:
     return [(each.data_ptr(), each.requires_grad) for each in parameters]
+
+
+def _measure_gap(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> float:
+    """The largest |ours - theirs| / |theirs| of these lists of tensors."""
+    gaps = []
+    for found, wanted in zip(ours, theirs, strict=True):
+        apart = [float((a.float() - b.float()).norm()) for a, b in zip(found, wanted, strict=True)]
+        size = [float(each.float().norm()) for each in wanted]
+        gaps.append(math.hypot(*apart) / math.hypot(*size))
+    return max(gaps)
 
 
 def _copy_rows(to: Tensor, rows: Tensor) -> None:

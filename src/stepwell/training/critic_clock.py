@@ -1,6 +1,6 @@
 """Time of a critic's own passes, measured while they run together with the actor's.
 
-    head's output ─► hook ─┐                       forward: from the backbone's call to the head's output
+    head's output ─► hook ─┐                       forward: from the embeddings' call to the head's output
                            ├─► one backward pass   backward: from the gradient of that output to that of
     first weights ─► hook ─┘                                 the critic's first weights, which come last
 
@@ -9,8 +9,10 @@ outside. Autograd processes later work first: the critic, which runs after the a
 before the actor's backward pass begins, so the two hooks enclose its share.
 
 Only a critic with its own backbone has its own passes. On a GPU the marks are events in the
-stream, read once at the end: nothing waits for the device in between. Hooks exist only inside
-`measure_critic_time`, so a policy can be copied and sent without them.
+stream, read once at the end: nothing waits for the device in between. Embeddings and head run
+outside captured passes (`policies/captured_passes.py`), so their hooks see every pass and no
+recording. Hooks exist only inside `measure_critic_time`, so a policy can be copied and sent
+without them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def measure_critic_time(critic: Any, device: torch.device) -> Iterator[CriticClo
     if isinstance(critic, CriticModel) and critic.backbone is not None:
         first = next(weights for weights in critic.backbone.parameters() if weights.requires_grad)
         hooks = [
-            critic.backbone.register_forward_pre_hook(clock.start_forward),
+            critic.backbone.get_input_embeddings().register_forward_pre_hook(clock.start_forward),
             critic.head.register_forward_hook(clock.end_forward),
             first.register_post_accumulate_grad_hook(clock.end_backward),
         ]
@@ -69,7 +71,7 @@ class CriticClock:
         return event
 
     def start_forward(self, module: Any, inputs: Any) -> None:
-        """Mark the call of the backbone."""
+        """Mark the call of the embeddings."""
         self._forward = self._mark_time()
 
     def end_forward(self, module: Any, inputs: Any, values: torch.Tensor) -> None:

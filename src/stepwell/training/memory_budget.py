@@ -26,7 +26,7 @@ from stepwell.policies.activations import (
     count_plain_bytes,
     read_free_bytes,
 )
-from stepwell.policies.captured_passes import forget_passes
+from stepwell.policies.captured_passes import refuse_passes
 from stepwell.training.batch import TrajectoryMinibatch
 from stepwell.training.policy import Policy
 
@@ -59,15 +59,17 @@ class TokenBudget:
         run: Callable[[], Result],
         prepare_retry: Callable[[], None] = lambda: None,
     ) -> Result:
-        """The result of `run`; with an automatic budget, minibatches are cut finer until it fits."""
+        """The result of `run`, again without captured passes if memory runs out.
+
+        With an automatic budget, minibatches are cut finer until it fits.
+        """
         while True:
             try:
                 return run()
             except torch.OutOfMemoryError:
-                if self._setting != "auto" or not self._lower(minibatches):
+                if not refuse_passes() and (self._setting != "auto" or not self._lower(minibatches)):
                     raise
             prepare_retry()
-            forget_passes()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 

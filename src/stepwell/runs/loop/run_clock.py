@@ -76,6 +76,6 @@ def _measure_gpu_memory() -> dict[str, float]:
     """The most that this process's tensors have held on a GPU so far; `--dry-run` forecasts it."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return {}
-    from stepwell.policies.captured_passes import measure_peak_bytes
+    from stepwell.policies.graph_recorder import measure_peak_bytes
 
     return {"memory/gpu_peak_gb": measure_peak_bytes() / 1e9}
