@@ -3,16 +3,17 @@
     python benchmarks/unfinished_runs.py runs/study-NAME/runs/* --pairs OURS:THEIRS --out FILE
 
 Held-out success is known for finished runs only; tables of a study leave the others out. Training success
-is known for every update, on the same tasks for all runs of a seed. Two variants are compared over the seeds
-that both have, by the mean of the last `WINDOW` updates that all runs of the pair reached. Training episodes
-are those that the policy learns from next, so this is weaker evidence than a held-out evaluation.
+is known for every update, on the same tasks for all runs of a seed. In each environment, two variants are
+compared over the seeds that both have, by the mean of the last `WINDOW` updates that all runs of the pair
+reached. Training episodes are those that the policy learns from next, so this is weaker evidence than a
+held-out evaluation.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,6 +31,8 @@ METRICS = (
     "grounding_share",
     "world_modeling_share",
 )
+
+Updates = dict[int, dict[str, float]]
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -53,12 +56,22 @@ def read_run(folder: Path) -> dict[str, Any]:
     }
 
 
-def compare_variants(folders: Sequence[Path], ours: str, theirs: str) -> dict[str, Any]:
-    """Training success of two variants over the last updates that all their runs have."""
-    runs = {variant: _list_seeds(folders, variant) for variant in (ours, theirs)}
-    seeds = sorted(runs[ours].keys() & runs[theirs].keys())
-    if not seeds:
-        raise SystemExit(f"{ours}, {theirs}: no seed has both")
+def compare_variants(folders: Sequence[Path], ours: str, theirs: str) -> list[dict[str, Any]]:
+    """Training success of two variants, an entry for each environment in which a seed has both."""
+    runs = {variant: _list_runs(folders, variant) for variant in (ours, theirs)}
+    both = runs[ours].keys() & runs[theirs].keys()
+    if not both:
+        raise SystemExit(f"{ours}, {theirs}: no seed of an environment has both")
+    found = []
+    for env in sorted({env for env, _ in both}):
+        seeds = sorted(seed for at, seed in both if at == env)
+        found.append(_compare_seeds(env, {n: {seed: runs[n][env, seed] for seed in seeds} for n in runs}))
+    return found
+
+
+def _compare_seeds(env: str, runs: Mapping[str, Mapping[str, Updates]]) -> dict[str, Any]:
+    """Two variants in one environment, over the last updates that all their runs have."""
+    (ours, theirs), seeds = runs, list(next(iter(runs.values())))
     chosen = {name: [runs[name][seed] for seed in seeds] for name in (ours, theirs)}
     end = min(max(updates) for of_variant in chosen.values() for updates in of_variant)
     begin = max(1, end - WINDOW + 1)
@@ -68,6 +81,7 @@ def compare_variants(folders: Sequence[Path], ours: str, theirs: str) -> dict[st
     }
     found = compare_pairs(means[ours], means[theirs])
     return {
+        "env": env,
         "pair": f"{ours} against {theirs}",
         "seeds": seeds,
         "updates": [begin, end],
@@ -78,16 +92,20 @@ def compare_variants(folders: Sequence[Path], ours: str, theirs: str) -> dict[st
     }
 
 
-def _list_seeds(folders: Sequence[Path], variant: str) -> dict[str, dict[int, dict[str, float]]]:
-    """The updates of each seed of a variant; folders are ENV-VARIANT-seedN."""
-    found = {}
+def _list_runs(folders: Sequence[Path], variant: str) -> dict[tuple[str, str], Updates]:
+    """The updates of a variant's runs by environment and seed; folders are ENV-VARIANT-seedN."""
+    found: dict[tuple[str, str], Updates] = {}
     for folder in folders:
         name, _, seed = folder.name.rpartition("-seed")
-        if name.partition("-")[2] == variant:
-            entries = jsonl.read_entries(folder / jsonl.FILE_NAME)
-            updates = {entry.update: entry.values for entry in entries if entry.kind == "update"}
-            if updates:
-                found[seed] = updates
+        if not name.endswith(f"-{variant}"):
+            continue
+        key = name.removesuffix(f"-{variant}"), seed
+        if key in found:
+            raise SystemExit(f"{folder.name} is there twice; give the folders of one study")
+        entries = jsonl.read_entries(folder / jsonl.FILE_NAME)
+        updates = {entry.update: entry.values for entry in entries if entry.kind == "update"}
+        if updates:
+            found[key] = updates
     return found
 
 
@@ -104,7 +122,7 @@ def main() -> None:
     args = parser.parse_args()
     content = {
         "how": "training episodes of runs that a time limit cut, and finished ones: means over ten updates",
-        "pairs": [compare_variants(args.folders, *pair.split(":")) for pair in args.pairs],
+        "pairs": [found for pair in args.pairs for found in compare_variants(args.folders, *pair.split(":"))],
         "runs": [read_run(folder) for folder in sorted(args.folders)],
     }
     atomic_write(args.out, json.dumps(content, indent=1) + "\n")

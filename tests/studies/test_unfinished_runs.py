@@ -41,10 +41,28 @@ def test_pairs_are_compared_over_the_last_updates_that_all_reached(tmp_path: Pat
         write_updates(tmp_path / "short-steppo-clip-seed0", [0.5] * 15),
         write_updates(tmp_path / "short-steppo-clip-seed1", [0.7] * 18),
     ]
-    found = compare_variants(folders, "steppo-clip", "steppo")
-    assert (found["seeds"], found["updates"]) == (["0", "1"], [6, 15])
+    (found,) = compare_variants(folders, "steppo-clip", "steppo")
+    assert found["env"] == "short" and (found["seeds"], found["updates"]) == (["0", "1"], [6, 15])
     assert found["difference"] == pytest.approx(0.15)
     assert found["interval"][0] < 0 < found["interval"][1]  # two seeds
+
+
+def test_each_environment_is_compared_by_itself(tmp_path: Path) -> None:
+    heights = {"short-a": 0.2, "short-b": 0.1, "reach-flow-a": 0.9, "reach-flow-b": 0.5, "long-a": 0.4}
+    folders = [write_updates(tmp_path / f"{name}-seed0", [x] * 10) for name, x in heights.items()]
+    found = compare_variants(folders, "a", "b")
+    assert [(each["env"], each["seeds"], each["difference"]) for each in found] == [
+        ("reach-flow", ["0"], pytest.approx(0.4)),
+        ("short", ["0"], pytest.approx(0.1)),  # long has no b
+    ]
+    with pytest.raises(SystemExit, match="no seed of an environment has both"):
+        compare_variants([folders[1], folders[4]], "a", "b")  # the same seed, of other tasks
+
+
+def test_a_run_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    folders = [write_updates(tmp_path / part / "short-a-seed0", [0.2] * 10) for part in ("first", "second")]
+    with pytest.raises(SystemExit, match="short-a-seed0 is there twice"):
+        compare_variants(folders, "a", "a")
 
 
 def test_the_page_of_vagen_has_the_figures_of_its_runs() -> None:
