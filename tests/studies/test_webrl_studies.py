@@ -9,6 +9,7 @@ import pytest
 from stepwell.config.study import PlannedRun, load_study, plan_runs
 from stepwell.runs.build.recipe import resolve_recipe
 from stepwell.runs.loop.replay import check_replay, is_replay_wanted
+from stepwell.studies.selection import read_choices
 
 FOLDER = Path(__file__).parent.parent.parent / "studies"
 
@@ -109,6 +110,15 @@ def test_arms_of_the_study_with_a_warm_up_take_the_pace_of_webrl() -> None:
     assert {name for name in arms if not recipes[name].needs_reference} == {"no-kl", "no-kl-no-replay"}
     assert {name for name in arms if arms[name].outcome.is_judged} == {"webrl-judged"}
     former = {run.variant: run.config for run in plan("webrl_smollm2") if run.seed == 0}
-    assert (
-        arms["webrl"].train == former["webrl"].train
-    )  # what differs is the trainer's schedule, and the choice
+    # what differs is the trainer's schedule, and the choice; the budget changes nothing but memory
+    same_budget = {"token_budget": former["webrl"].train.token_budget}
+    assert arms["webrl"].train.model_copy(update=same_budget) == former["webrl"].train
+    assert {name for name in arms if arms[name].train.critic_epochs} == {"critic-first"}
+
+
+@pytest.mark.parametrize("name", ["webrl_small", "webrl_warmup"])
+def test_the_choices_of_a_study_are_kept_and_fit_its_file(name: str) -> None:
+    study = load_study(FOLDER / f"{name}.toml")
+    file = FOLDER.parent / "benchmarks" / "results" / name / "selected.json"
+    chosen = read_choices(study, file)
+    assert plan_runs(study, FOLDER, Path("runs"), chosen=chosen)

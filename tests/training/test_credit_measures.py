@@ -89,7 +89,33 @@ def test_the_schedule_begins_again_when_the_policy_begins_to_learn() -> None:
     assert rates == pytest.approx([0.5, 1.0, 0.5, 1.0, 0.0])
 
 
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_the_critic_may_be_taught_before_the_policy_reads_its_values(minibatches: int) -> None:
+    trajectories = sampled(num_tasks=4)[1]
+    plain = trainer("steppo", own=policy("own"), minibatches=minibatches)
+    told = plain.update(trajectories)
+    one = trainer("steppo", own=policy("own"), critic_epochs=2, minibatches=minibatches)
+    taught = one.update(trajectories)
+    assert taught["explained_variance"] == pytest.approx(told["explained_variance"])  # before it was taught
+    assert taught["loss/value"] < told["loss/value"]
+    assert any(not torch.equal(weights(plain)[name], new) for name, new in weights(one).items())
+
+
+def test_a_critic_taught_first_is_that_of_an_update_before() -> None:
+    """One pass and then the policy is the same as an update of the critic alone and then one of both."""
+    trajectories = sampled(num_tasks=4)[1]
+    first = trainer("steppo", own=policy("own"), critic_epochs=1)
+    first.update(trajectories)
+    after = trainer("steppo", own=policy("own"), critic_only_updates=1)
+    for _ in range(2):
+        after.update(trajectories)
+    for name, weight in weights(first).items():
+        assert torch.allclose(weight, weights(after)[name], atol=1e-6), name
+
+
 def test_a_critic_on_the_policys_backbone_cannot_be_taught_alone() -> None:
     with pytest.raises(ConfigError, match=r"set policy\.critic to 'own'"):
         trainer("steppo", critic_only_updates=2)
+    with pytest.raises(ConfigError, match=r"set policy\.critic to 'own'"):
+        trainer("steppo", critic_epochs=1)
     assert trainer("grpo", critic_only_updates=2).config.critic_only_updates == 2  # it has no critic

@@ -45,6 +45,7 @@ RULES: Mapping[str, Rule] = {
     "train.optimizer.muon_learning_rate": Rule(True, "is applied in every update"),
     "train.optimizer.grad_clip": Rule(True, "is read in every update"),
     "train.critic_learning_rate": Rule(True, "is applied in every update"),
+    "train.critic_epochs": Rule(True, "concerns later updates only"),
     "train.measure_credit": Rule(True, "only decides what is reported"),
     "train.schedule": Rule(True, "the learning rate follows from the number of the update"),
     "train.warmup_updates": Rule(True, "the learning rate follows from the number of the update"),

@@ -136,6 +136,12 @@ class TrainConfig(Settings):
         "needs policy.critic own; without effect in recipes that have no critic. With the next update the "
         "schedule of the learning rate begins again, warm-up included",
     )
+    critic_epochs: int = Field(
+        0,
+        ge=0,
+        description="passes over each rollout that teach the critic alone, before the policy reads its "
+        "values; needs policy.critic own",
+    )
     measure_credit: bool = Field(
         False,
         description="report the size of advantages by step, and what the critic explains by step and by site",

@@ -5,6 +5,7 @@
     check_frozen_start      whether the critic can be taught alone at first
     compute_critic_targets  what a warm start teaches the critic
     compute_critic_loss     squared error or cross-entropy, as the link says
+    teach_critic            passes that teach it before the policy reads its values (`train.critic_epochs`)
     read_instruction_values, teach_instructions     DigiRL's second critic
 
 A warm start teaches what the recipe will read: at the same sites, with the same discount, towards the same
@@ -18,6 +19,7 @@ how the trajectory ended. It has a head of its own, and a backbone of its own wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +38,7 @@ from stepwell.policies.causal_lm import CausalLMPolicy
 from stepwell.policies.critic import CriticLink, CriticModel
 from stepwell.policies.forward import find_backbone
 from stepwell.training.batch import TrajectoryMinibatch
+from stepwell.training.objective_parts import ObjectivePart
 from stepwell.training.policy import Policy
 
 _RETURNS = FunctionSpec("step_gae", {"gamma": 0.99})
@@ -118,12 +121,27 @@ def teach_instructions(
     return metrics
 
 
+def teach_critic(policy: Any, optimizer: Any, objectives: Sequence[Any], config: TrainConfig) -> None:
+    """Teach the critic alone: `critic_epochs` passes over a rollout whose objectives know their targets."""
+    for objective in [*objectives] * config.critic_epochs:
+
+        def compute_loss(outputs: Outputs, objective: Any = objective) -> tuple[Tensor, dict[str, Any]]:
+            assert outputs.values is not None
+            loss, metrics = objective.compute_value_loss(outputs, ObjectivePart(objective.timeline))
+            return 0.0 * outputs.values.sum() if loss is None else loss, metrics
+
+        optimizer.zero_grad()
+        backward(policy, objective.minibatch.packed, compute_loss, logprobs=False, values=True)
+        optimizer.clip_gradients(config.optimizer.grad_clip)
+        optimizer.step(moves_actor=False)
+
+
 def check_frozen_start(policy: Policy, recipe: Recipe, config: TrainConfig) -> None:
     """A critic on the actor's backbone cannot be taught alone."""
-    if not (config.critic_only_updates and recipe.needs_critic):
+    if not ((config.critic_only_updates or config.critic_epochs) and recipe.needs_critic):
         return
     if not (isinstance(policy.critic, CriticModel) and policy.critic.backbone is not None):
         raise ConfigError(
-            "train.critic_only_updates needs a critic with a backbone of its own, so that the policy stays "
-            "as it is; set policy.critic to 'own', or train.critic_only_updates to 0"
+            "train.critic_only_updates and train.critic_epochs need a critic with a backbone of its own, so "
+            "that the policy stays as it is; set policy.critic to 'own', or both to 0"
         )

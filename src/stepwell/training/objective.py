@@ -160,7 +160,7 @@ class Objective:
             loss, metrics = self._compute_policy_loss(outputs.logprobs, part)
         else:
             loss = 0.0 * outputs.logprobs.sum()
-        terms = (self._compute_value_loss, self._compute_kl_loss, self._compute_entropy_term)
+        terms = (self.compute_value_loss, self._compute_kl_loss, self._compute_entropy_term)
         for term in terms if self.trains_policy else terms[:1]:
             extra, more = term(outputs, part)
             metrics |= more
@@ -322,7 +322,7 @@ class Objective:
         """[trajectory]: targets of the critic of instructions, after the first pass."""
         return None if self._credit is None else self._credit.instruction_targets
 
-    def _compute_value_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
+    def compute_value_loss(self, outputs: Outputs, part: ObjectivePart) -> tuple[Tensor | None, Metrics]:
         value, whole = self.recipe.value, self._taught_sites
         if value is None or whole is None or not len(whole):
             return None, {}

@@ -12,16 +12,16 @@ It knows no algorithm by name; the recipe defines what to compute. A gradient th
 limit changes no weight: a `DivergenceError` reports the figures.
 
 With several `devices`, or with `train.sharding = "full"`, each device has a rank, a process that runs its
-share of every minibatch and keeps its part of weights and optimizer (`ranks.py`). Policy and optimizer here
-are then copies on the host: weights are those of the last update, optimizer states are collected when they
-are needed. An update starts the ranks where there are none; a failure (see `on_dead_rank`) or a loaded state
-ends them.
+share of every minibatch and keeps its part of weights and optimizer (`ranks.py`). Those here are then copies
+on the host: weights of the last update, optimizer states when they are needed. An update starts the ranks
+where there are none; a failure (see `on_dead_rank`) or a loaded state ends them.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,6 +46,7 @@ from stepwell.training.critics import (
     check_frozen_start,
     prepare_critics,
     read_instruction_values,
+    teach_critic,
     teach_instructions,
 )
 from stepwell.training.divergence import ADVICE, judge_gradient, make_divergence_error
@@ -75,8 +76,8 @@ class Trainer:
     """Updates a policy by a recipe.
 
     `horizon` is the environment's turn limit. With a recipe that uses a reference, call `freeze_reference`
-    once, when the policy has the reference weights. Several `devices` (or a `launcher`) are ranks, each of
-    which may take `rank_timeout_s` for its share; `on_dead_rank` says what follows the death of one.
+    when the policy has its weights. Several `devices` (or a `launcher`) are ranks, each of which may take
+    `rank_timeout_s` for its share; `on_dead_rank` says what follows the death of one.
     """
 
     def __init__(
@@ -147,13 +148,12 @@ class Trainer:
     ) -> dict[str, float]:
         """Learn from trajectories; returns the metrics of the update.
 
-        `check_parity` is called before any weight changes. It gets the gaps between the policy's logprobs and
-        those of the engine that sampled, and a function that compares both with float32; it may raise.
-        `check_positions` gets a description if the engine read a step at other positions; it may raise.
-        `version` is that of the current weights. Samples of older versions are not compared, and are learnt
-        from with the truncated ratio. `trained_steps` names the replayed steps that the policy learns from,
-        by trajectory id; with `replay_teaches_critic` the critic learns from those trajectories too.
-        `keep_credit` gets what the update made of each trajectory.
+        `check_parity` is called before the policy changes, with the gaps between its logprobs and those of
+        the engine, and a function that compares both with float32; it may raise. `check_positions` gets a
+        description if the engine read a step at other positions; it may raise. `version` is that of the
+        current weights. Samples of older versions are not compared, and learnt from with the truncated ratio.
+        `trained_steps` names the replayed steps that the policy learns from, by trajectory id; with
+        `replay_teaches_critic` the critic learns from them too. `keep_credit` gets each trajectory's credit.
         """
         self._replay_teaches_critic, self._keep_credit = replay_teaches_critic, keep_credit
         self._check_positions, num_done = check_positions, self.num_done
@@ -165,17 +165,15 @@ class Trainer:
         return run() if self.ranks is None else self.ranks.run_update(run)
 
     def close(self) -> None:
-        """End the ranks, if any; what only they know is lost unless it was collected (`state_dict`)."""
+        """End the ranks; what only they know is lost unless it was collected (`state_dict`)."""
         if self.ranks is not None:
             self.ranks.close()
 
     def _count_critic_updates(self) -> int:
-        """The first updates that teach the critic alone."""
         return self.config.critic_only_updates if self.recipe.needs_critic else 0
 
     @property
     def rank_pids(self) -> list[int]:
-        """Process ids of the ranks."""
         return [] if self.ranks is None else self.ranks.pids
 
     def _run_update(
@@ -192,7 +190,7 @@ class Trainer:
         if self.recipe.flat_sequence:
             kept = flatten_trajectories(kept, self.policy)
         minibatches = self._build_minibatches(kept, trained_steps)
-        share = rate_share(
+        share = self.rate_factor * rate_share(
             self.num_done,
             num_updates=self.config.num_updates,
             schedule=self.config.schedule,
@@ -200,26 +198,28 @@ class Trainer:
             final=self.config.final_learning_rate,
             start=self._count_critic_updates(),
         )
-        share *= self.rate_factor
         self._stepper.set_rate(share)
-        place = f"update {self.num_done + 1}"
         if self._check_positions is not None and (fault := find_position_fault(self.policy, minibatches)):
             self._check_positions(fault)
+        place = f"update {self.num_done + 1}"
         with explain_nan(place, ADVICE), oom_as_config_error(place, minibatches):
             objectives = [self._build_objective(minibatch, version) for minibatch in minibatches]
             seen: list[dict[str, Tensor]] = []
             is_cut = len(objectives) > 1 or self._runs_in_parts(objectives[0])
             steps = [step for minibatch in minibatches for step in minibatch.steps]
             with measure_critic_time(self.policy.critic, self.policy.device) as clock:
-                start = self._compute_credit(objectives) if is_cut else {}
+                before = self._teach_first(objectives)
+                start = (self._compute_credit(objectives) if is_cut or before else {}) | before
                 planned = objectives * self.config.update_epochs
                 for objective in planned:
-                    seen.append(
-                        self._take_step(objective, steps, is_first=not seen, check_parity=check_parity)
-                    )
+                    taken = self._take_step(objective, steps, is_first=not seen, check_parity=check_parity)
+                    seen.append(taken)
                     if was_left_out(seen[-1]):
                         break
-        self._require_finite()
+        if not self._stepper.are_weights_finite():
+            raise make_divergence_error(
+                self.num_done + 1, "the weights are no longer finite; they were neither published nor saved"
+            )
         self.num_done += 1
         if self._keep_credit is not None:
             self._keep_credit(collect_credit(self.num_done, objectives))
@@ -298,6 +298,14 @@ class Trainer:
             trains_policy=self.num_done >= self._count_critic_updates(),
         )
 
+    def _teach_first(self, objectives: Sequence[Objective]) -> dict[str, Tensor]:
+        """Teach the critic before the policy reads its values; returns what it explained till then."""
+        if not (self.config.critic_epochs and self.recipe.needs_critic and objectives[0].trains_policy):
+            return {}
+        metrics = self._compute_credit(lessons := [replace(each, _parts={}) for each in objectives])
+        teach_critic(self._evaluator, self._stepper, lessons, self.config)
+        return metrics
+
     def _runs_in_parts(self, objective: Objective) -> bool:
         """Whether credit that is known before allows to run the microbatches of a minibatch once."""
         packed = objective.minibatch.packed
@@ -313,8 +321,9 @@ class Trainer:
             needs["logprobs"] = needs["logprobs"] or is_stale
             outputs = Outputs(None, None, None)
             if any(needs.values()):
+                evaluate_needs = partial(evaluate, self._evaluator, minibatch.packed, **needs)
                 with torch.no_grad():
-                    outputs = self._evaluate(minibatch, needs)
+                    outputs = self._fit_memory(minibatch, evaluate_needs)
                 check_finite(outputs)
             if is_stale:
                 objective.proximal = outputs.logprobs
@@ -329,9 +338,6 @@ class Trainer:
         for objective, timeline, part in zip(objectives, timelines, parts, strict=True):
             objective.start_from(timeline, part)
         return metrics
-
-    def _evaluate(self, minibatch: TrajectoryMinibatch, needs: dict[str, bool]) -> Outputs:
-        return self._fit_memory(minibatch, lambda: evaluate(self._evaluator, minibatch.packed, **needs))
 
     def _fit_memory(
         self,
@@ -392,9 +398,3 @@ class Trainer:
                 self._compute_credit([objective])
 
         return self._fit_memory(objective.minibatch, pull, prepare_retry)
-
-    def _require_finite(self) -> None:
-        if not self._stepper.are_weights_finite():
-            raise make_divergence_error(
-                self.num_done + 1, "the weights are no longer finite; they were neither published nor saved"
-            )
