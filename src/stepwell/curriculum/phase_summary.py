@@ -41,28 +41,25 @@ def summarize_phase(
     """The summary of a phase from what is stored about it."""
     episodes = [each for each in played if each.steps]
     required = _find_required_turns(tasks, episodes)
-    by_family: dict[str, list[bool]] = defaultdict(list)
-    by_turns: dict[str, list[bool]] = defaultdict(list)
-    by_requirements: dict[str, list[bool]] = defaultdict(list)
-    for each in episodes:
-        by_family[name_family(each.task)].append(each.is_success)
-        by_turns[_name_turns(required.get(each.task.id))].append(each.is_success)
-        if (count := count_requirements(each.task)) is not None:
-            by_requirements[str(count)].append(each.is_success)
+    namers: dict[str, Callable[[Task], Any]] = {
+        "families": name_family,
+        "required_turns": lambda task: _name_turns(required.get(task.id)),
+        "requirements": count_requirements,
+    }
     errors = Counter(classify_failure(each, max_turns).value for each in episodes if not each.is_success)
     return {
         "phase": phase,
         "updates": [updates.start, updates.stop - 1],
         "num_episodes": len(episodes),
         "success": _average([each.is_success for each in episodes]),
-        "families": _describe_groups(by_family),
-        "required_turns": _describe_groups(by_turns),
-        "requirements": _describe_groups(by_requirements),
+        **{name: _group_episodes(episodes, namer) for name, namer in namers.items()},
         "errors": dict(errors.most_common()),
         "made": sum(bool(each.parents) for each in tasks) + len(dropped),
         "kept": dict(Counter(each.relation or each.generator for each in tasks).most_common()),
         "dropped": dict(Counter(each.reason for each in dropped).most_common()),
-        "dropped_tasks": [_describe_dropped(each) for each in dropped[:MAX_DROPPED]],
+        "dropped_tasks": [
+            _describe_made(each.made) | {"reason": each.reason} for each in dropped[:MAX_DROPPED]
+        ],
         "buffer": len(scored),
         "perplexities": {
             "edges": list(HISTOGRAM_EDGES),
@@ -118,7 +115,13 @@ def _name_turns(turns: int | None) -> str:
     return "more than 10"
 
 
-def _describe_groups(groups: dict[str, list[bool]]) -> dict[str, dict[str, float]]:
+def _group_episodes(
+    episodes: Sequence[Trajectory], name_group: Callable[[Task], Any]
+) -> dict[str, dict[str, float]]:
+    groups: dict[str, list[bool]] = defaultdict(list)
+    for each in episodes:
+        if (name := name_group(each.task)) is not None:
+            groups[str(name)].append(each.is_success)
     return {
         name: {"episodes": len(solved), "success": _average(solved)}
         for name, solved in sorted(groups.items())
@@ -130,22 +133,17 @@ def _describe_task(
 ) -> dict[str, Any]:
     own = [each.is_success for each in episodes if each.task.id == sourced.task.id]
     return {
+        **_describe_made(sourced),
         "id": sourced.task.id,
-        "title": _make_title(sourced.task),
-        "parents": list(sourced.parents),
-        "relation": sourced.relation or sourced.generator,
-        "value": sourced.value,
         "turns": required.get(sourced.task.id),
         "played": len(own),
         "solved": sum(own),
     }
 
 
-def _describe_dropped(dropped: DroppedTask) -> dict[str, Any]:
-    made = dropped.made
+def _describe_made(made: SourcedTask) -> dict[str, Any]:
     return {
         "title": _make_title(made.task),
-        "reason": dropped.reason,
         "relation": made.relation or made.generator,
         "value": made.value,
         "parents": list(made.parents),

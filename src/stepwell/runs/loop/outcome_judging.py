@@ -86,12 +86,9 @@ class OutcomeJudging:
             groups = {each.group or each.id for each in held}
             held = [each for each in trajectories if (each.group or each.id) in groups]
         before, now = set(self.list_waiting()), {each.id for each in held}
-        if new := sorted(now - before):
-            self.pool.tag(new, UNJUDGED_TAG)
-            self.pool.tag(new, KEEP_TAG)
-        if over := sorted(before - now):
-            self.pool.untag(over, UNJUDGED_TAG)
-            self.pool.untag(over, KEEP_TAG)
+        for ids, change in ((now - before, self.pool.tag), (before - now, self.pool.untag)):
+            for tag in (UNJUDGED_TAG, KEEP_TAG) if ids else ():
+                change(sorted(ids), tag)
         self.waiting = held
         if len(held) == len(trajectories):
             raise InfraError(

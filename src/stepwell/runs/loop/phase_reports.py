@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from stepwell.core import Task
 from stepwell.curriculum import PhaseFiles, ScoreFiles
 from stepwell.curriculum.phase_summary import describe_summary, summarize_phase, write_phase_summary
 from stepwell.envs.base import Env
@@ -37,21 +37,15 @@ def report_phase(
         files.read_dropped(phase),
         components.pool.trajectories(Filter(ids=[entry.id for entry in played])),
         scores.read_scores(first) if first in scores.list_updates() else (),
-        name_family=_make_family_namer(components),
-        count_requirements=_make_requirement_counter(components),
+        **_find_namers(components),
         max_turns=components.backend.horizon,
     )
     write_phase_summary(folder, summary)
     note(describe_summary(summary))
 
 
-def _make_family_namer(components: Components) -> Callable[[Task], str]:
+def _find_namers(components: Components) -> dict[str, Any]:
+    """What tells the family of a task, and its requirements."""
     if components.has_env and issubclass(kind := find_env_type(components.config.env.name), Env):
-        return kind.name_family
-    return lambda task: task.tags[0] if task.tags else task.env
-
-
-def _make_requirement_counter(components: Components) -> Callable[[Task], int | None]:
-    if components.has_env and issubclass(kind := find_env_type(components.config.env.name), Env):
-        return kind.count_requirements
-    return lambda task: None
+        return {"name_family": kind.name_family, "count_requirements": kind.count_requirements}
+    return {"name_family": lambda task: task.tags[0] if task.tags else task.env}

@@ -62,16 +62,12 @@ def build_replay(
         return None
     check_replay(config, components.recipe)
     group_size = find_group_size(config, components.recipe)
-    is_async, updates_per_phase = config.workers.mode != "off", find_phase_length(config, components.recipe)
+    is_async, length = config.workers.mode != "off", find_phase_length(config, components.recipe)
 
     def is_learnt(entry: TrajectorySummary) -> bool:
         if is_async:  # played ahead: only a checkpoint knows what was learnt from
             return entry.state == "consumed"
         return find_update(entry.group or entry.id, config, group_size) <= count_updates()
-
-    def find_period(update: int) -> int:
-        assert updates_per_phase is not None
-        return (update - 1) // updates_per_phase * updates_per_phase + 1
 
     return ReplayBuffer(
         components.pool,
@@ -80,7 +76,7 @@ def build_replay(
         ScoreFiles(folder / FOLDER),
         PerplexityBand(replay.min_perplexity, replay.max_perplexity),
         is_learnt,
-        None if updates_per_phase is None else find_period,
+        (lambda update: (update - 1) // length * length + 1) if length else None,
         max_per_fresh=replay.max_per_fresh,
         with_failures=replay.with_failures,
         max_scored=replay.max_scored,

@@ -7,13 +7,13 @@ does not remove failures that tasks will be made from.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from stepwell.algos.recipes import Recipe
 from stepwell.config.run import RunConfig
-from stepwell.core import ConfigError, Task, TaskRelation
+from stepwell.core import ConfigError, Task
 from stepwell.core.user_objects import find_object
 from stepwell.curriculum import (
     FixedFeed,
@@ -53,6 +53,7 @@ def build_feed(
         return read_phase_results(components, run, range(first, first + updates), played)
 
     name = choose_generator(config, components.recipe)
+    is_screened = name in ("evolve", "endpoint")
     return PhasedFeed(
         tasks,
         PhaseFiles(folder / FOLDER),
@@ -64,11 +65,7 @@ def build_feed(
         held_out_share=config.env.held_out_share,
         read_results=read_results,
         note=note,
-        screen=(
-            OracleScreen(components, needs_oracle=name == "evolve")
-            if name in ("evolve", "endpoint")
-            else None
-        ),
+        screen=OracleScreen(components, needs_oracle=name == "evolve") if is_screened else None,
         max_tries=curriculum.max_tries,
         tasks_per_phase=curriculum.tasks_per_phase,
     )
@@ -143,24 +140,16 @@ def _build_evolver(name: str, components: Components) -> TaskGenerator:
     config = components.config
     kind, options = find_env_type(config.env.name), read_options(config.env.name, config.env.options)
     assert issubclass(kind, Env)
-    env_type: type[Env] = kind
-
-    def make_variant(task: Task, relation: TaskRelation, rng: random.Random) -> Task | None:
-        return env_type.make_variant(options, task, relation, rng)
-
-    def make_task(parent: Task, instruction: str) -> Task | None:
-        return env_type.read_instruction(options, parent, instruction)
-
     if name == "evolve":
-        return TaskEvolver(make_variant)
+        return TaskEvolver(partial(kind.make_variant, options))
     endpoint, guide = config.curriculum.endpoint, components.envs.envs[0].description.guide
     return InstructionEvolver(
         TaskEndpoint(endpoint),
-        make_task,
+        partial(kind.read_instruction, options),
         guide,
         endpoint.prompt,
         allows_unchecked=config.outcome.is_judged,
-        name_family=env_type.name_family,
+        name_family=kind.name_family,
     )
 
 
