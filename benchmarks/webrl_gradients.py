@@ -90,8 +90,10 @@ def play(components: Components, num_tasks: int, group_size: int, seed: int) -> 
     return played
 
 
-def describe(gradients: list[Tensor], others: list[Tensor], is_of_others: bool) -> dict[str, float]:
-    """Signal, and cosine with the mean of the batches that are not the gradient's own."""
+def describe(
+    gradients: list[Tensor], others: list[Tensor], is_of_others: bool
+) -> tuple[dict[str, float], list[float]]:
+    """Signal, and the cosines with the mean of the batches that are not the gradient's own."""
     stacked = torch.stack(gradients).double()
     products = stacked @ stacked.T
     count = len(gradients)
@@ -102,11 +104,12 @@ def describe(gradients: list[Tensor], others: list[Tensor], is_of_others: bool) 
     for number, gradient in enumerate(stacked):
         rest = [i for i in range(len(others)) if not (is_of_others and i == number)]
         cosines.append(float(torch.cosine_similarity(gradient, truth[rest].mean(0), dim=0)))
-    return {
-        "signal": round(common / whole, 4),
-        "cosine": round(float(np.mean(cosines)), 4),
-        "cosine_error": round(float(np.std(cosines) / np.sqrt(count)), 4),
-    }
+    return {"signal": round(common / whole, 4)} | _average("cosine", cosines), cosines
+
+
+def _average(name: str, values: list[float]) -> dict[str, float]:
+    error = float(np.std(values, ddof=1) / np.sqrt(len(values)))
+    return {name: round(float(np.mean(values)), 4), f"{name}_error": round(error, 4)}
 
 
 def main() -> None:
@@ -145,7 +148,11 @@ def write(
     gradients: dict[str, list[Tensor]],
     figures: dict[str, list[float]],
 ) -> None:
-    """The figures so far."""
+    """The figures so far; methods on the same episodes are compared with WebRL batch by batch."""
+    found = {name: describe(gradients[name], gradients["rloo"], name in SIBLINGS) for name in methods}
+    for name in ALONE:
+        pairs = zip(found[name][1], found["webrl"][1], strict=True)
+        found[name][0].update(_average("cosine_above_webrl", [ours - theirs for ours, theirs in pairs]))
     content: dict[str, Any] = {
         "how": __doc__.split("\n", maxsplit=1)[0],
         "env": args.env,
@@ -153,7 +160,7 @@ def write(
         "machine": platform.processor() or platform.machine(),
         "success": round(float(np.mean(figures["success"])), 4),
         "critic_explains": round(float(np.mean(figures["explained_variance"])), 4),
-        "methods": {name: describe(gradients[name], gradients["rloo"], name in SIBLINGS) for name in methods},
+        "methods": {name: measured for name, (measured, _) in found.items()},
     }
     atomic_write(args.to, json.dumps(content, indent=1) + "\n")
 
