@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import signal
 import subprocess
@@ -29,8 +28,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from stepwell.config.judge import EndpointConfig
 from stepwell.config.outcome import OutcomeConfig
 from stepwell.core.disk import atomic_write
@@ -40,6 +37,7 @@ from stepwell.rewards.outcome_model.judges import combine_answers
 from stepwell.rewards.outcome_model.measures import measure_baselines, measure_judge
 from stepwell.rewards.outcome_model.question import read_question
 from stepwell.runs.build.outcome_judges import build_judge
+from stepwell.runs.machine import describe_machine
 from stepwell.runs.outcome_model.rollouts import LabelledRollout, read_rollouts
 
 NAME = "taught"
@@ -177,16 +175,12 @@ def measure(args: argparse.Namespace, taught: Sequence[LabelledRollout], how: di
             print(json.dumps(rows[-1]), flush=True)
             content = {
                 "how": __doc__.split("\n", maxsplit=1)[0],
-                "machine": {"processor": platform.processor() or platform.machine(), "gpu": _name_gpu()},
+                "machine": describe_machine(),
                 "taught": how | {"sources": [Path(name).name for name in args.taught]},
                 "sources": rows,
                 "all": describe(every, total),
             }
             atomic_write(args.to, json.dumps(content, indent=1) + "\n")
-
-
-def _name_gpu() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
 def main() -> None:

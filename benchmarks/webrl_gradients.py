@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from stepwell.core import Split, Trajectory
 from stepwell.core.disk import atomic_write
 from stepwell.rollout import Job
 from stepwell.runs.build.components import Components
+from stepwell.runs.machine import describe_machine
 
 COMMON = (
     "policy.critic=own",
@@ -157,7 +157,7 @@ def write(
         "how": __doc__.split("\n", maxsplit=1)[0],
         "env": args.env,
         "batches": len(gradients["rloo"]),
-        "machine": platform.processor() or platform.machine(),
+        "machine": describe_machine(),
         "success": round(float(np.mean(figures["success"])), 4),
         "critic_explains": round(float(np.mean(figures["explained_variance"])), 4),
         "methods": {name: measured for name, (measured, _) in found.items()},
