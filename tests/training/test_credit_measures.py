@@ -101,6 +101,20 @@ def test_the_critic_may_be_taught_before_the_policy_reads_its_values(minibatches
     assert any(not torch.equal(weights(plain)[name], new) for name, new in weights(one).items())
 
 
+def test_what_the_critic_explains_is_measured_on_the_updates_own_episodes() -> None:
+    """Replayed episodes are successes because they were chosen, whatever the critic says of their states."""
+    trajectories = sampled(num_tasks=4)[1]
+    own, replayed = trajectories[:5], trajectories[5:]
+    masks = {each.id: [True] * len(each.steps) for each in replayed}
+    with_replay = trainer("steppo", own=policy("own"), minibatches=2).update(
+        trajectories, trained_steps=masks
+    )
+    alone = trainer("steppo", own=policy("own"), minibatches=2).update(own)
+    everything = trainer("steppo", own=policy("own"), minibatches=2).update(trajectories)
+    assert with_replay["explained_variance"] == pytest.approx(alone["explained_variance"], abs=1e-6)
+    assert with_replay["explained_variance"] != pytest.approx(everything["explained_variance"], abs=1e-6)
+
+
 def test_a_critic_taught_first_is_that_of_an_update_before() -> None:
     """One pass and then the policy is the same as an update of the critic alone and then one of both."""
     trajectories = sampled(num_tasks=4)[1]

@@ -147,12 +147,15 @@ class TrajectoryMinibatch:
         return torch.tensor([bool(flag) for mask in chosen for flag in mask], device=self.device)
 
     @cached_property
+    def fresh(self) -> Tensor:
+        """[step] bool: those of the update's own episodes, which are not replayed."""
+        fresh = [t.id not in self.trained_steps for t in self.trajectories for _ in t.steps]
+        return torch.tensor(fresh, device=self.device)
+
+    @property
     def taught(self) -> Tensor | None:
         """[step] bool: the steps that the critic learns from; None: all of them."""
-        if self.replay_teaches_critic or not any(t.id in self.trained_steps for t in self.trajectories):
-            return self.keep
-        taught = [t.id not in self.trained_steps for t in self.trajectories for _ in t.steps]
-        return torch.tensor(taught, device=self.device)
+        return self.keep if self.replay_teaches_critic or bool(self.fresh.all()) else self.fresh
 
     def is_behind(self, version: int) -> Tensor:
         """Return [token] bool: sampled, at least in part, by weights older than `version`."""

@@ -245,10 +245,10 @@ class Objective:
         if self.minibatch.behavior_logprobs is not None:
             metrics |= self._compare_with_engine(outputs.logprobs.detach())
         if self._timeline is None:
-            self._timeline = self.fill_timeline(outputs)
+            self._timeline = timeline = self.fill_timeline(outputs)
             if self.recipe.credit is not None:
                 (self._credit,), more = compute_update_credit(
-                    self.recipe, [self._timeline], self.horizon, in_detail=self.in_detail
+                    self.recipe, [timeline], self.horizon, [self.minibatch.fresh], in_detail=self.in_detail
                 )
                 metrics |= more
         return metrics

@@ -328,12 +328,12 @@ class Trainer:
             if is_stale:
                 objective.proximal = outputs.logprobs
             timelines.append(objective.fill_timeline(outputs))
-        if self.recipe.credit is None:
-            parts: Sequence[CreditResult | None] = [None] * len(timelines)
-            metrics: dict[str, Tensor] = {}
-        else:
+        parts: Sequence[CreditResult | None] = [None] * len(timelines)
+        metrics: dict[str, Tensor] = {}
+        if self.recipe.credit is not None:
+            fresh = [objective.minibatch.fresh for objective in objectives]
             parts, metrics = compute_update_credit(
-                self.recipe, timelines, self.horizon, in_detail=self.config.measure_credit
+                self.recipe, timelines, self.horizon, fresh, in_detail=self.config.measure_credit
             )
         for objective, timeline, part in zip(objectives, timelines, parts, strict=True):
             objective.start_from(timeline, part)

@@ -30,11 +30,17 @@ _LABELS = ("groups", "anchors")
 
 
 def compute_update_credit(
-    recipe: Recipe, timelines: Sequence[Timeline], horizon: int | None, *, in_detail: bool = False
+    recipe: Recipe,
+    timelines: Sequence[Timeline],
+    horizon: int | None,
+    fresh: Sequence[Tensor] | None = None,
+    *,
+    in_detail: bool = False,
 ) -> tuple[list[CreditResult], dict[str, Tensor]]:
-    """The credit of each minibatch, and what the critic explains of the whole batch's targets.
+    """The credit of each minibatch, and what the critic explains of the targets of `fresh` steps (None: all).
 
-    `in_detail` adds figures by step and by site (`credit_measures.py`).
+    A success that is replayed for being one says nothing about a critic. `in_detail` adds figures by step and
+    by site (`credit_measures.py`).
     """
     spec = recipe.credit
     assert spec is not None
@@ -46,7 +52,9 @@ def compute_update_credit(
     metrics, values = {}, None
     if credit.value_targets is not None and credit.value_sites is not None:
         values = read_values_at(whole, credit.value_sites)
-        metrics["explained_variance"] = compute_explained_variance(values, credit.value_targets)
+        own: Any = slice(None) if fresh is None else torch.cat(list(fresh))[credit.value_sites[:, 0]]
+        if len(values[own]):
+            metrics["explained_variance"] = compute_explained_variance(values[own], credit.value_targets[own])
     if in_detail:
         metrics |= measure_credit(whole, credit, values)
     credit = credit.whiten_advantages(recipe.whiten) if recipe.whiten else credit
