@@ -22,6 +22,8 @@ from stepwell.core import ConfigError, Task
 from stepwell.core.disk import atomic_write, make_folder_durably
 from stepwell.core.ids import hash_bytes
 
+_PLAIN = ("generator", "relation", "value", "num_turns")
+
 
 @dataclass(frozen=True, slots=True)
 class SourcedTask:
@@ -111,24 +113,10 @@ def _encode_line(fed: SourcedTask) -> dict[str, Any]:
         "seed": task.seed,
         "tags": list(task.tags),
     }
-    return {
-        "task": plain,
-        "parents": list(fed.parents),
-        "generator": fed.generator,
-        "relation": fed.relation,
-        "value": fed.value,
-        "num_turns": fed.num_turns,
-    }
+    return {"task": plain, "parents": list(fed.parents)} | {name: getattr(fed, name) for name in _PLAIN}
 
 
 def _decode_line(value: dict[str, Any]) -> SourcedTask:
     plain = value["task"]
     task = Task(plain["env"], plain["content"], plain["instruction"], plain["seed"], tuple(plain["tags"]))
-    return SourcedTask(
-        task,
-        tuple(value["parents"]),
-        value["generator"],
-        value["relation"],
-        value["value"],
-        value["num_turns"],
-    )
+    return SourcedTask(task, tuple(value["parents"]), **{name: value[name] for name in _PLAIN})
