@@ -26,8 +26,8 @@ async def agent(task, base_url, api_key, model, seed):
     env = make_env("frozenlake", LAKE)
     observation, _ = env.reset(seed=seed % 2**32, options={"task": task})
     messages = [
-        {"role": "system", "content": WORDS.system()},
-        {"role": "user", "content": WORDS.first(observation)},
+        {"role": "system", "content": WORDS.system_prompt()},
+        {"role": "user", "content": WORDS.first_prompt(observation)},
     ]
     rewards, num_actions, is_over = [], 0, False
     while not is_over:
@@ -45,7 +45,7 @@ async def agent(task, base_url, api_key, model, seed):
         num_actions += info["num_actions"]
         messages += [
             {"role": "assistant", "content": text},
-            {"role": "user", "content": WORDS.next(observation)},
+            {"role": "user", "content": WORDS.next_prompt(observation)},
         ]
         is_over = terminated or truncated
     return {"step_rewards": rewards, "success": bool(info["success"]), "num_actions": num_actions}

@@ -58,8 +58,8 @@ async def lake(task: Any, base_url: str, model: str, seed: int) -> dict[str, Any
     env = make_env("frozenlake", LAKE)
     observation, _ = env.reset(seed=seed, options={"task": task})
     messages = [
-        {"role": "system", "content": words.system()},
-        {"role": "user", "content": words.first(observation)},
+        {"role": "system", "content": words.system_prompt()},
+        {"role": "user", "content": words.first_prompt(observation)},
     ]
     rewards, num_actions, is_over = [], 0, False
     while not is_over:
@@ -72,7 +72,7 @@ async def lake(task: Any, base_url: str, model: str, seed: int) -> dict[str, Any
         is_over = terminated or truncated
         messages += [
             {"role": "assistant", "content": text},
-            {"role": "user", "content": words.next(observation)},
+            {"role": "user", "content": words.next_prompt(observation)},
         ]
     return {"step_rewards": rewards, "success": bool(info["success"]), "num_actions": num_actions}
 

@@ -186,3 +186,7 @@ def _end_quietly() -> int:
     """End without a message: the reader of our output (`| head`) has gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -34,7 +34,7 @@ def measure_critic_time(critic: Any, device: torch.device) -> Iterator[CriticClo
     if isinstance(critic, CriticModel) and critic.backbone is not None:
         first = next(weights for weights in critic.backbone.parameters() if weights.requires_grad)
         hooks = [
-            critic.backbone.get_input_embeddings().register_forward_pre_hook(clock.start_forward),
+            _find_entry(critic.backbone).register_forward_pre_hook(clock.start_forward),
             critic.head.register_forward_hook(clock.end_forward),
             first.register_post_accumulate_grad_hook(clock.end_backward),
         ]
@@ -43,6 +43,11 @@ def measure_critic_time(critic: Any, device: torch.device) -> Iterator[CriticClo
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _find_entry(backbone: Any) -> Any:
+    """What a pass calls first: the embeddings, or all of a robot's encoder, which is never captured."""
+    return backbone.get_input_embeddings() if hasattr(backbone, "get_input_embeddings") else backbone
 
 
 class CriticClock:

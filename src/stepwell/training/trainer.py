@@ -13,8 +13,7 @@ limit changes no weight: a `DivergenceError` reports the figures.
 
 With several `devices`, or with `train.sharding = "full"`, each device has a rank, a process that runs its
 share of every minibatch and keeps its part of weights and optimizer (`ranks.py`). Those here are then copies
-on the host: weights of the last update, optimizer states when they are needed. An update starts the ranks
-where there are none; a failure (see `on_dead_rank`) or a loaded state ends them.
+on the host. An update starts the ranks; a failure (see `on_dead_rank`) or a loaded state ends them.
 """
 
 from __future__ import annotations
@@ -148,12 +147,11 @@ class Trainer:
     ) -> dict[str, float]:
         """Learn from trajectories; returns the metrics of the update.
 
-        `check_parity` is called before the policy changes, with the gaps between its logprobs and those of
-        the engine, and a function that compares both with float32; it may raise. `check_positions` gets a
-        description if the engine read a step at other positions; it may raise. `version` is that of the
-        current weights. Samples of older versions are not compared, and learnt from with the truncated ratio.
-        `trained_steps` names the replayed steps that the policy learns from, by trajectory id; with
-        `replay_teaches_critic` the critic learns from them too. `keep_credit` gets each trajectory's credit.
+        `check_parity` is called before the policy changes, with the gaps of its logprobs to the engine's, and
+        a function that compares both with float32. `check_positions` gets a description if the engine read a
+        step at other positions. Both may raise. `version` is that of the current weights; older samples are
+        not compared, and learnt from with the truncated ratio. `trained_steps` names the replayed steps that
+        the policy learns from, with `replay_teaches_critic` the critic too. `keep_credit` gets all credit.
         """
         self._replay_teaches_critic, self._keep_credit = replay_teaches_critic, keep_credit
         self._check_positions, num_done = check_positions, self.num_done
@@ -321,9 +319,8 @@ class Trainer:
             needs["logprobs"] = needs["logprobs"] or is_stale
             outputs = Outputs(None, None, None)
             if any(needs.values()):
-                evaluate_needs = partial(evaluate, self._evaluator, minibatch.packed, **needs)
                 with torch.no_grad():
-                    outputs = self._fit_memory(minibatch, evaluate_needs)
+                    outputs = self._evaluate(minibatch, needs)
                 check_finite(outputs)
             if is_stale:
                 objective.proximal = outputs.logprobs
@@ -338,6 +335,9 @@ class Trainer:
         for objective, timeline, part in zip(objectives, timelines, parts, strict=True):
             objective.start_from(timeline, part)
         return metrics
+
+    def _evaluate(self, minibatch: TrajectoryMinibatch, needs: dict[str, bool]) -> Outputs:
+        return self._fit_memory(minibatch, partial(evaluate, self._evaluator, minibatch.packed, **needs))
 
     def _fit_memory(
         self,
